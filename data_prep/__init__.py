@@ -1,0 +1,1 @@
+"""Raw data to the parquet rows that verl reads."""

@@ -1,0 +1,1 @@
+"""Reward-model server and the client that verl calls."""

@@ -1,0 +1,1 @@
+"""Image stacks that are known to fit together."""
