@@ -1,0 +1,87 @@
+# One command each: make setup | demo | test | lint | env-061 | env-vllm | cluster-up | cluster-down | clean | help
+#
+# Two options for machines unlike the one that this was written on:
+#   PYTHON=/path/to/python3.11   the interpreter of .venv (default: the first of 3.11, 3.12, 3.10 that runs)
+#   PIP_INDEX_URL / PIP_EXTRA_INDEX_URL / PIP_FIND_LINKS   pip's own variables. The stacks pin torch==2.13.0 and install
+#       it first and alone; many indexes serve CUDA builds (gigabytes) under that version: name an index of CPU builds there.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+STACK    := singularity/stacks/cpu
+WHEELS   := .cache/wheels/cpu
+PIP      := pip --disable-pip-version-check --quiet
+# pip compiles on one core and only while it installs; compileall uses all of them. Templates that packages ship as .py do
+# not compile, which it reports by its exit code and pip ignores as well.
+COMPILE  = $(1)/bin/python -m compileall -q -j 0 $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null 2>&1 || true
+
+.PHONY: setup demo test lint env-061 env-vllm cluster-up cluster-down clean help system-packages
+
+help:  ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
+
+setup: .venv/.toolkit  ## .venv: the toolkit in editable mode with the CPU stack (verl, Ray, Megatron)
+
+demo: setup  ## the GRPO job on this machine: prepare, render, train on CPU, merge
+	@.venv/bin/python -m launch.demo
+
+test: setup env-061 system-packages lint  ## every test: lint, unit, engine (verl on CPU), cluster (Slurm + Apptainer)
+	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: setup system-packages  ## ruff, mypy, shellcheck (scripts and a rendered job)
+	@.venv/bin/python -m tests.lint
+
+env-061: .envs/verl-0.6.1/.ready  ## .envs/verl-0.6.1: the environment of a verl 0.6.1 rehearsal
+
+env-vllm: .envs/verl-vllm/.ready  ## .envs/verl-vllm: the environment of a rehearsal with vLLM's CPU build
+
+cluster-up: setup system-packages  ## three Slurm nodes with Apptainer on this machine (root, Debian)
+	@tests/cluster/up.sh
+
+cluster-down:  ## end the nodes that cluster-up started; what was built stays
+	@tests/cluster/down.sh
+
+clean: cluster-down  ## remove environments, caches and what the cluster built
+	@lab=$$(tests/cluster/lib/lab_dir.sh); echo "removing $$lab .venv .envs .cache"; rm -rf "$$lab" .venv .envs .cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Lint needs shellcheck and the cluster mmdebstrap. Only root on a Debian can have them; elsewhere the checks that need
+# them say so and are counted as skipped.
+system-packages:
+	@tests/cluster/lib/system_packages.sh
+
+.venv/bin/python:
+	@python=$$(tests/cluster/lib/find_python.sh); echo "setup: .venv from $$python"; \
+	"$$python" -m venv .venv
+
+# Wheels are built once and serve .venv and the image of the test cluster, which has no network while it is built.
+$(WHEELS)/.complete: $(STACK)/requirements.txt $(STACK)/requirements-nodeps.txt | .venv/bin/python
+	@echo "setup: wheels of $(STACK) into $(WHEELS)"; mkdir -p $(WHEELS)
+	@.venv/bin/$(PIP) wheel --wheel-dir $(WHEELS) --no-deps "$$(grep '^torch==' $(STACK)/requirements.txt)"
+	@.venv/bin/$(PIP) wheel --wheel-dir $(WHEELS) --find-links $(WHEELS) -r $(STACK)/requirements.txt
+	@.venv/bin/$(PIP) wheel --wheel-dir $(WHEELS) --no-deps -r $(STACK)/requirements-nodeps.txt
+	@touch $@
+
+.venv/.stack: $(WHEELS)/.complete
+	@echo "setup: installing the stack into .venv"
+	@.venv/bin/$(PIP) install --no-compile --no-index --find-links $(WHEELS) -r $(STACK)/requirements.txt
+	@.venv/bin/$(PIP) install --no-compile --no-index --find-links $(WHEELS) --no-deps -r $(STACK)/requirements-nodeps.txt
+	@$(call COMPILE,.venv)
+	@touch $@
+
+.venv/.toolkit: .venv/.stack pyproject.toml
+	@echo "setup: installing the toolkit into .venv, editable"
+	@.venv/bin/$(PIP) install --no-build-isolation -e '.[data,reward,convert,dev]'
+	@touch $@
+
+.envs/%/.ready: singularity/stacks/cpu-%/requirements.txt singularity/stacks/cpu-%/requirements-nodeps.txt
+	@python=$$(tests/cluster/lib/find_python.sh); echo "setup: .envs/$* from $$python"; \
+	"$$python" -m venv .envs/$*
+	@.envs/$*/bin/$(PIP) install --no-compile "$$(grep '^torch==' $<)"
+	@.envs/$*/bin/$(PIP) install --no-compile -r $<
+	@.envs/$*/bin/$(PIP) install --no-compile --no-deps -r $(<D)/requirements-nodeps.txt
+	@$(call COMPILE,.envs/$*)
+	@touch $@
