@@ -1,0 +1,71 @@
+"""Errors of the server (with the HTTP status that they become) and of the client."""
+
+from __future__ import annotations
+
+
+class ModelDirError(Exception):
+    """The model directory cannot be served; the message names the file, the value and the remedy."""
+
+
+class ScoringError(Exception):
+    """One pair got no score. ``status`` is the HTTP status of the answer, ``reason`` its label in metrics."""
+
+    status = 500
+    reason = "internal"
+
+
+class EmptyPairError(ScoringError):
+    """The pair has no token at all (both texts empty, and a tokenizer that adds none)."""
+
+    status = 422
+    reason = "empty_pair"
+
+
+class NonFiniteScoreError(ScoringError):
+    """The model's output is NaN or infinite: an error, never a score."""
+
+    status = 500
+    reason = "non_finite"
+
+
+class QueueFullError(ScoringError):
+    """The bounded queue has no room: try again after ``retry_after`` seconds."""
+
+    status = 429
+    reason = "queue_full"
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ShuttingDownError(ScoringError):
+    """The server is stopping and takes no new pairs."""
+
+    status = 503
+    reason = "shutting_down"
+
+
+class RewardError(RuntimeError):
+    """The client has no score for a response. The job must end: no number stands in for it."""
+
+
+class RewardConfigError(RewardError):
+    """A setting of the client (argument or environment variable) is missing or wrong."""
+
+
+class RewardReplyError(RewardError):
+    """The server refused the request (4xx, 500) or its reply holds no finite score; retrying cannot help."""
+
+
+class RewardOutageError(RewardError):
+    """The server could not be reached, or had no capacity, until the deadline.
+
+    Crosses process borders by pickle (Ray), so all state beside the message is in plain attributes.
+    """
+
+    def __init__(self, message: str, url: str = "", cause: str = "", attempts: int = 0) -> None:
+        super().__init__(message)
+        self.url = url
+        self.cause = cause
+        self.attempts = attempts
