@@ -1,0 +1,162 @@
+"""Make the models of a rehearsal, without any download.
+
+    python -m launch.rehearsal.prepare --out DIR --verl 0.9.1 --actor megatron --rollout hf
+
+DIR/policy        tiny causal LM (bfloat16) and its tokenizer
+DIR/reward_model  tiny AutoModelForSequenceClassification (num_labels 1) and the same tokenizer
+DIR/policy_mcore  the policy as a Megatron torch_dist checkpoint, for actor=megatron
+
+Each folder appears complete or not at all; what is there already is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launch.rehearsal.overrides import ACTORS, ROLLOUTS, VERSIONS, cpu_environment
+from launch.rehearsal.tiny_policy import FAMILIES
+
+_RECORD = "rehearsal.json"
+
+
+class PrepareError(RuntimeError):
+    """A folder is in the way, or a step failed."""
+
+
+def _made_already(folder: Path, recipe: dict[str, object]) -> bool:
+    """Whether `folder` was made by this very recipe.
+
+    Raises:
+        PrepareError: It holds something else.
+    """
+    if not folder.exists():
+        return False
+    record = folder / _RECORD
+    found = json.loads(record.read_text()) if record.is_file() else None
+    if found == recipe:
+        return True
+    raise PrepareError(
+        f"{folder} exists and was made by another recipe ({found}, wanted {recipe}): "
+        "remove it, or choose another --out"
+    )
+
+
+def _make(folder: Path, recipe: dict[str, object], build: Callable[[Path], str]) -> None:
+    """Build into a folder beside the target, then rename it into place; print one line."""
+    if _made_already(folder, recipe):
+        print(f"{folder}: there already")
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        part = Path(scratch) / "part"
+        what = build(part)
+        (part / _RECORD).write_text(json.dumps(recipe, sort_keys=True) + "\n")
+        try:
+            part.rename(folder)
+        except OSError:
+            if not _made_already(folder, recipe):  # else another run was faster
+                raise
+    print(f"{folder}: {what}")
+
+
+def _build_mcore(policy: Path, target: Path, verl: str, rollout: str) -> str:
+    """Convert in a process of its own: the CPU backend changes torch for good.
+
+    Raises:
+        PrepareError: The conversion failed; its output is in the message.
+    """
+    root = str(Path(__file__).resolve().parents[2])
+    environment = os.environ | cpu_environment(verl, "megatron", rollout)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "launch.rehearsal.mcore_weights", str(policy), str(target)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise PrepareError(
+            f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
+    return f"Megatron torch_dist checkpoint of {policy}"
+
+
+def prepare(
+    out: Path, *, verl: str, actor: str, rollout: str, family: str = "qwen3", corpus: Sequence[Path] = ()
+) -> None:
+    """Make the folders that a run of this kind needs (see the module's text).
+
+    Args:
+        out: Parent folder.
+        verl: The engine's version, in whose environment this runs.
+        actor: "megatron" adds policy_mcore.
+        rollout: "hf" or "vllm"; the models are the same.
+        family: Architecture of the policy.
+        corpus: JSONL files whose strings the tokenizer learns too.
+
+    Raises:
+        PrepareError: A folder of another recipe is in the way, or the conversion failed.
+        ValueError: An argument is unknown.
+    """
+    from launch.rehearsal.tiny_policy import build_policy
+    from launch.rehearsal.tiny_reward_model import build_reward_model
+    from launch.rehearsal.tokenizer import build_tokenizer
+
+    cpu_environment(verl, actor, rollout)  # refuses what has no backend
+    out = out.resolve()
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in corpus)).hexdigest()
+    recipe: dict[str, object] = {"family": family, "corpus_sha256": digest, "format": 1}
+
+    def make_policy(part: Path) -> str:
+        parameters = build_policy(family, build_tokenizer(corpus), part)
+        return f"{family}, {parameters:,} parameters"
+
+    def make_reward_model(part: Path) -> str:
+        digits = build_reward_model(build_tokenizer(corpus), part)
+        return f"score rises with the share of the {digits} digit tokens"
+
+    _make(out / "policy", recipe, make_policy)
+    _make(out / "reward_model", {**recipe, "family": "qwen3"}, make_reward_model)
+    if actor == "megatron":
+        _make(
+            out / "policy_mcore",
+            {**recipe, "verl": verl},
+            lambda part: _build_mcore(out / "policy", part, verl, rollout),
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; 0 made, 1 failed, 2 usage."""
+    parser = argparse.ArgumentParser(prog="python -m launch.rehearsal.prepare", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--verl", choices=VERSIONS, required=True)
+    parser.add_argument("--actor", choices=ACTORS, required=True)
+    parser.add_argument("--rollout", choices=ROLLOUTS, default="hf")
+    parser.add_argument("--family", choices=FAMILIES, default="qwen3")
+    parser.add_argument(
+        "--corpus", type=Path, nargs="+", default=[], metavar="FILE", help="JSONL, e.g. GSM8K"
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        prepare(
+            arguments.out,
+            verl=arguments.verl,
+            actor=arguments.actor,
+            rollout=arguments.rollout,
+            family=arguments.family,
+            corpus=arguments.corpus,
+        )
+    except (PrepareError, OSError, ValueError) as error:
+        print(f"prepare: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
