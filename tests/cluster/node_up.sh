@@ -1,0 +1,6 @@
+#!/bin/bash
+# Boots a node that was powered off.   usage: node_up.sh n3
+. "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+
+require_root
+start_node "$1"
