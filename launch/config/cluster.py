@@ -1,0 +1,81 @@
+"""Where the job runs: Slurm's resources and the container."""
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from launch.config.base import Section, Text
+
+_TIME = re.compile(r"^(\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d)$")
+
+
+class Cluster(Section):
+    """Slurm allocation: node count and what is asked for on each node."""
+
+    nodes: int = Field(2, ge=1, le=4096, description="nodes of the allocation; the first is the head")
+    gpus_per_node: int = Field(8, ge=1, le=64, description="GPUs asked for on each node")
+    gpu: Text | None = Field(None, description="GPU type as Slurm names it, e.g. h200; null: any")
+    cpus_per_node: int | None = Field(None, ge=1, description="CPUs on each node; null: the site's default")
+    mem: Text | None = Field(None, description="memory of each node as Slurm writes it, e.g. 900G; 0: all")
+    partition: Text | None = Field(None, description="#SBATCH --partition")
+    account: Text | None = Field(None, description="#SBATCH --account")
+    qos: Text | None = Field(None, description="#SBATCH --qos")
+    time: str = Field("12:00:00", description="time limit: minutes, [days-]hours:minutes:seconds, ...")
+    modules: list[Text] = Field([], description="environment modules loaded before the container starts")
+    network_interface: Text | None = Field(
+        None, description="interface whose address Ray, Gloo and NCCL use on every node; null: found by itself"
+    )
+    extra_sbatch: list[Text] = Field([], description="more #SBATCH options, e.g. --reservation=x")
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _time_is_slurms(cls, value: object) -> object:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)  # Slurm reads a plain number as minutes
+        if isinstance(value, str) and not _TIME.match(value):
+            raise ValueError(f"{value!r} is not a Slurm time; write minutes, H:MM:SS, D-H or D-H:MM:SS")
+        return value
+
+    @field_validator("extra_sbatch")
+    @classmethod
+    def _options_only(cls, value: list[str]) -> list[str]:
+        for option in value:
+            if not option.startswith("-"):
+                raise ValueError(f"{option!r} is not an sbatch option; write it as --name=value")
+            if re.match(r"^(--ntasks(-per-node)?\b|-n\b|--nodes\b|-N\b)", option):
+                raise ValueError(
+                    f"{option!r} conflicts with the one-task-a-node layout; set cluster.nodes instead"
+                )
+        return value
+
+
+class Container(Section):
+    """The image that every part of the job runs in."""
+
+    image: Text = Field("images/verl-0.9.1.sif", description="path of the SIF image, visible on all nodes")
+    runtime: Literal["auto", "apptainer", "singularity"] = Field(
+        "auto", description="container program; auto: apptainer if it is there, else singularity"
+    )
+    binds: list[Text] = Field([], description="more bind mounts: SRC[:DEST[:ro]]")
+    env: dict[str, str] = Field({}, description="environment variables set for every part of the job")
+
+    @field_validator("env")
+    @classmethod
+    def _names_are_names(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name!r} is not a name of an environment variable")
+            if "\0" in text:
+                raise ValueError(f"{name}: an environment variable cannot hold a NUL character")
+        return value
+
+    @field_validator("binds")
+    @classmethod
+    def _binds_parse(cls, value: list[str]) -> list[str]:
+        for bind in value:
+            if "," in bind:
+                raise ValueError(f"{bind!r}: the container program splits a bind at commas; use another path")
+            if not bind.startswith("/") or bind.count(":") > 2:
+                raise ValueError(f"{bind!r} is not SRC[:DEST[:ro]] with absolute paths")
+        return value

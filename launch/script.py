@@ -1,0 +1,201 @@
+"""The text of a job's script. Pure: a job and a few paths in, bash out."""
+
+import hashlib
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+import launch
+from launch.config import Job
+from launch.engines import trainer_command
+from launch.engines.inputs import TOOLKIT
+from launch.layout import plan_layout
+from launch.rehearsal.overrides import cpu_environment, ray_cpus
+
+_SCRIPT_HASH = re.compile(r"(?<=; script )[0-9a-f]{12}(?=\. )")
+_PLACEHOLDER = "@SCRIPT_HASH@"
+# Ray's own sizing takes a third of the node; a tiny model needs next to nothing, and nodes may share a machine.
+_REHEARSAL_OBJECT_STORE = 200_000_000
+
+
+@dataclass(frozen=True)
+class RenderRequest:
+    """What to render.
+
+    Attributes:
+        job: as the user gave it, or already shrunk when `rehearse` is set.
+        project: absolute folder that relative paths of the job start from.
+        script_name: file name of the script, for its own messages.
+        sample_data: a rehearsal without data of its own takes the shipped GSM8K sample.
+    """
+
+    job: Job
+    project: Path
+    script_name: str
+    rehearse: bool = False
+    sample_data: bool = False
+
+
+def sbatch_options(job: Job, *, rehearse: bool) -> list[str]:
+    """The #SBATCH options of a job. A rehearsal asks for no GPU."""
+    cluster = job.cluster
+    options = [f"--job-name={job.name}", f"--nodes={cluster.nodes}", "--ntasks-per-node=1"]
+    if cluster.cpus_per_node is not None:
+        options.append(f"--cpus-per-task={cluster.cpus_per_node}")
+    if not rehearse:
+        kind = f"{cluster.gpu}:" if cluster.gpu else ""
+        options.append(f"--gpus-per-node={kind}{cluster.gpus_per_node}")
+    options += [
+        f"--{name}={value}"
+        for name, value in (
+            ("mem", cluster.mem),
+            ("partition", cluster.partition),
+            ("account", cluster.account),
+            ("qos", cluster.qos),
+            ("time", cluster.time),
+        )
+        if value is not None
+    ]
+    return [*options, "--output=%x-%j.out", *cluster.extra_sbatch]
+
+
+def bind_mounts(request: RenderRequest) -> list[str]:
+    """Folders that the container must see: project, toolkit, and what the job names outside of them."""
+    job, project = request.job, request.project
+    named = [job.checkpoint.dir]
+    if not request.rehearse:
+        named += [job.model.path]
+        if job.reward.kind == "server":
+            named.append(job.reward.model)
+    if not request.sample_data:
+        named += [str(Path(file).parent) for file in (*job.data.train, *job.data.val)]
+    if job.reward.function is not None:
+        named.append(str(Path(job.reward.function).parent))
+    folders = [project, TOOLKIT, *(project / name for name in named)]
+    kept: list[Path] = []
+    for folder in folders:
+        if not any(folder.is_relative_to(other) for other in kept):
+            kept.append(folder)
+    return [*map(str, kept), *job.container.binds]
+
+
+def _environment(request: RenderRequest) -> dict[str, str]:
+    job = request.job
+    variables = {
+        "REWARD_MIN_SCORE": repr(job.reward.min_score),
+        "REWARD_MAX_SCORE": repr(job.reward.max_score),
+        "REWARD_TIMEOUT_S": repr(job.reward.timeout_s),
+    }
+    if request.rehearse:
+        variables |= cpu_environment(job.engine.verl, job.actor.strategy, job.rehearsal.rollout)
+    elif job.actor.fp8 == "blockwise":
+        # verl docs/low_precision/fp8.md (0.9): Hopper wants float32 scales; Ray's workers inherit it.
+        variables["NVTE_FP8_BLOCK_SCALING_FP32_SCALES"] = "1"
+    return variables | job.container.env
+
+
+def _node_options(request: RenderRequest) -> str:
+    options = ""
+    if request.job.cluster.network_interface is not None:
+        options += f" --interface {shlex.quote(request.job.cluster.network_interface)}"
+    if request.rehearse:
+        options += f" --object-store {_REHEARSAL_OBJECT_STORE}"
+    return options
+
+
+def _ray_cpus(request: RenderRequest) -> str:
+    layout = plan_layout(request.job)
+    if request.rehearse:
+        # The one machine of a run without Slurm holds the slots of all nodes.
+        return str(ray_cpus(layout.ray_gpus_head + layout.ray_gpus_other * (request.job.cluster.nodes - 1)))
+    # Ray counts the node's CPUs, not the job's.
+    return '"${SLURM_CPUS_ON_NODE:-$(nproc)}"'
+
+
+def _in_output(request: RenderRequest) -> dict[str, str]:
+    """Bash text of the paths that a rehearsal keeps in its run directory and a job has elsewhere."""
+    job, project = request.job, request.project
+    if request.rehearse:
+        return {
+            "checkpoint_dir": "$RUN_DIR/checkpoints",
+            "policy": "$RUN_DIR/rehearsal/policy",
+            "reward_model": '"$RUN_DIR/rehearsal/reward_model"',
+        }
+    return {
+        "checkpoint_dir": "$OUTPUT/checkpoints",
+        "policy": shlex.quote(str(project / job.model.path)),
+        "reward_model": shlex.quote(str(project / job.reward.model)),
+    }
+
+
+_RUNTIMES = {
+    "auto": "command -v apptainer || command -v singularity",
+    "apptainer": "command -v apptainer",
+    "singularity": "command -v singularity",
+}
+
+
+def _jinja() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("launch"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  bash, not HTML; values go through the filter `q`
+    )
+    environment.filters["q"] = shlex.quote
+    return environment
+
+
+def render_script(request: RenderRequest) -> str:
+    """The script of a job, with the hash of its own text in its header."""
+    job = request.job
+    text = (
+        _jinja()
+        .get_template("job.sh.j2")
+        .render(
+            job=job,
+            version=launch.__version__,
+            job_hash=job.hash(),
+            script_name=request.script_name,
+            rehearse=request.rehearse,
+            sample_data=request.sample_data,
+            sbatch=sbatch_options(job, rehearse=request.rehearse),
+            project=str(request.project),
+            toolkit=str(TOOLKIT),
+            image=str(request.project / job.container.image),
+            image_key="rehearsal.image" if request.rehearse else "container.image",
+            output=str(request.project / job.checkpoint.dir),
+            modules=job.cluster.modules,
+            runtime=_RUNTIMES[job.container.runtime],
+            binds=bind_mounts(request),
+            python=sys.executable,
+            environment=_environment(request),
+            trainer=trainer_command(
+                job, request.project, rehearse=request.rehearse, sample_data=request.sample_data
+            ),
+            layout=plan_layout(job),
+            ray_cpus=_ray_cpus(request),
+            node_options=_node_options(request),
+            **_in_output(request),
+        )
+    )
+    return text.replace(_PLACEHOLDER, _digest(text), 1)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def edited_by_hand(text: str) -> bool:
+    """Whether a script differs from what was rendered: its text no longer has the hash that it states."""
+    match = _SCRIPT_HASH.search(text)
+    if match is None:
+        return True
+    original = text[: match.start()] + _PLACEHOLDER + text[match.end() :]
+    return _digest(original) != match.group()

@@ -1,0 +1,225 @@
+"""The line between the head node and the others: who is there, who failed, and the end of the job.
+
+JSON lines over TCP, one connection from each node to the head, both ends single-threaded and polled. A node that
+is silent for SILENCE_S seconds, or whose connection breaks, is lost; a power cut needs the first, a dead process
+the second.
+"""
+
+import hmac
+import json
+import selectors
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
+
+BEAT_S = 2.0
+SILENCE_S = 15.0
+_LINE_LIMIT = 65536
+
+Message = Dict[str, Any]
+
+
+class ControlError(RuntimeError):
+    """The other side speaks wrongly or is gone."""
+
+
+@dataclass
+class _Wire:
+    """One connection: bytes in, whole messages out."""
+
+    sock: socket.socket
+    heard: float = field(default_factory=time.monotonic)
+    beaten: float = 0.0
+    _buffer: bytes = b""
+
+    def send(self, message: Message) -> None:
+        """Send one message; raises OSError when the connection is broken or stuck."""
+        self.sock.sendall(json.dumps(message).encode() + b"\n")
+
+    def beat(self) -> None:
+        """Say that we are alive, at most every BEAT_S seconds."""
+        now = time.monotonic()
+        if now - self.beaten >= BEAT_S:
+            self.beaten = now
+            self.send({"type": "beat"})
+
+    def receive(self) -> List[Message]:
+        """Messages that have arrived; raises ControlError at the end of the connection or on nonsense."""
+        try:
+            data = self.sock.recv(_LINE_LIMIT)
+        except OSError as error:
+            raise ControlError(f"connection broken: {error}") from error
+        if not data:
+            raise ControlError("connection closed")
+        self.heard = time.monotonic()
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        if len(self._buffer) > _LINE_LIMIT:
+            raise ControlError(f"a message of more than {_LINE_LIMIT} bytes")
+        try:
+            messages = [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise ControlError(f"not JSON: {error}") from error
+        if not all(isinstance(message, dict) for message in messages):
+            raise ControlError("a message that is not an object")
+        return [message for message in messages if message.get("type") != "beat"]
+
+
+class Hub:
+    """The head's end. `nodes` are those that said hello with the job's token, by rank."""
+
+    def __init__(self, address: str, port: int, token: str) -> None:
+        """Listen on `address`:`port`; raises OSError when it cannot."""
+        self._token = token
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.create_server((address, port), backlog=512)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._strangers: Dict[socket.socket, _Wire] = {}
+        self._members: Dict[socket.socket, "tuple[int, _Wire]"] = {}
+        self.nodes: Dict[int, Message] = {}
+
+    def poll(self, wait_s: float) -> List[Message]:
+        """What happened within `wait_s` seconds.
+
+        Each event is a message of a node with its `rank` added; the hub adds {"type": "hello"} for a new node
+        and {"type": "lost", "why": ...} for one that is gone.
+        """
+        events: List[Message] = []
+        for key, _ in self._selector.select(wait_s):
+            if key.fileobj is self._listener:
+                sock, _peer = self._listener.accept()
+                sock.settimeout(5.0)
+                self._strangers[sock] = _Wire(sock)
+                self._selector.register(sock, selectors.EVENT_READ)
+            elif isinstance(key.fileobj, socket.socket):
+                events += self._read(key.fileobj)
+        return events + self._silent()
+
+    def _read(self, sock: socket.socket) -> List[Message]:
+        rank, wire = self._members.get(sock) or (None, self._strangers[sock])
+        try:
+            messages = wire.receive()
+        except ControlError as error:
+            return self._drop(sock, str(error))
+        events: List[Message] = []
+        for message in messages:
+            if rank is None:
+                rank = self._admit(sock, wire, message)
+                if rank is None:
+                    return events
+                events.append({**message, "type": "hello", "token": None, "rank": rank})
+            else:
+                events.append({**message, "rank": rank})
+        return events
+
+    def _admit(self, sock: socket.socket, wire: _Wire, hello: Message) -> Optional[int]:
+        rank, token = hello.get("rank"), hello.get("token")
+        known = isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())
+        if not known or not isinstance(rank, int) or rank in self.nodes:
+            self._drop(sock, "stranger")  # another job, or no job at all: no answer
+            return None
+        self._members[sock] = (rank, wire)
+        del self._strangers[sock]
+        self.nodes[rank] = {"node": str(hello.get("node")), "address": str(hello.get("address"))}
+        return rank
+
+    def _drop(self, sock: socket.socket, why: str) -> List[Message]:
+        self._selector.unregister(sock)
+        sock.close()
+        self._strangers.pop(sock, None)
+        member = self._members.pop(sock, None)
+        return [] if member is None else [{"type": "lost", "why": why, "rank": member[0]}]
+
+    def _silent(self) -> List[Message]:
+        events: List[Message] = []
+        now = time.monotonic()
+        for sock, (_, wire) in list(self._members.items()):
+            if now - wire.heard > SILENCE_S:
+                events += self._drop(sock, f"not heard for {SILENCE_S:.0f} s")
+                continue
+            try:
+                wire.beat()
+            except OSError as error:
+                events += self._drop(sock, f"connection broken: {error}")
+        for sock, wire in list(self._strangers.items()):
+            if now - wire.heard > SILENCE_S:
+                self._drop(sock, "said nothing")
+        return events
+
+    def end(self, exit_code: int, limit_s: float) -> List[int]:
+        """Tell every node that the job is over and wait until each has hung up. Returns the ranks that did not."""
+        for sock, (_, wire) in list(self._members.items()):
+            try:
+                wire.send({"type": "end", "exit_code": exit_code})
+            except OSError:
+                self._drop(sock, "gone")  # it is over for that node already
+        deadline = time.monotonic() + limit_s
+        while self._members and time.monotonic() < deadline:
+            self.poll(0.1)
+        return sorted(rank for rank, _ in self._members.values())
+
+    def close(self) -> None:
+        """Stop listening and hang up on everybody."""
+        for sock in [*self._members, *self._strangers]:
+            self._drop(sock, "over")
+        self._selector.close()
+        self._listener.close()
+
+
+class Link:
+    """A worker node's end."""
+
+    def __init__(self, address: str, port: int, hello: Message, limit_s: float) -> None:
+        """Connect to the head and say hello.
+
+        Raises:
+            ControlError: when the head does not answer within `limit_s` seconds.
+        """
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                sock = socket.create_connection((address, port), timeout=5.0)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise ControlError(
+                        f"no answer from the head at {address}:{port} for {limit_s:.0f} s: {error}"
+                    ) from error
+                time.sleep(0.2)
+        self._wire = _Wire(sock)
+        self._wire.send({"type": "hello", **hello})
+
+    def poll(self, wait_s: float) -> List[Message]:
+        """Messages of the head within `wait_s` seconds; raises ControlError when the head is gone."""
+        self._wire.sock.settimeout(wait_s)
+        try:
+            readable = self._wire.sock.recv(1, socket.MSG_PEEK) is not None
+        except socket.timeout:
+            readable = False
+        except OSError as error:
+            raise ControlError(f"connection broken: {error}") from error
+        self._wire.sock.settimeout(5.0)
+        messages = self._wire.receive() if readable else []
+        if time.monotonic() - self._wire.heard > SILENCE_S:
+            raise ControlError(f"the head was not heard for {SILENCE_S:.0f} s")
+        self.send_beat()
+        return messages
+
+    def send_beat(self) -> None:
+        """Keep the connection alive."""
+        try:
+            self._wire.beat()
+        except OSError as error:
+            raise ControlError(f"connection broken: {error}") from error
+
+    def report(self, failure: Message) -> None:
+        """Tell the head what failed on this node."""
+        try:
+            self._wire.send({"type": "failed", "failure": failure})
+        except OSError as error:
+            raise ControlError(f"connection broken: {error}") from error
+
+    def close(self) -> None:
+        """Hang up; the head takes it as: this node has cleaned up."""
+        self._wire.sock.close()

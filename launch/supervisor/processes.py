@@ -1,0 +1,135 @@
+"""Start the parts of a job as children with a log each, see them end, and leave none behind."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Dict, List, Optional, Set
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent died, so that they can be ended too.
+
+    Raises:
+        OSError: when the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def _children() -> Dict[int, List[int]]:
+    """Parent process id -> child process ids, of all processes that /proc shows."""
+    tree: Dict[int, List[int]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            stat = Path("/proc", entry, "stat").read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we looked
+        # "pid (name) state ppid ...": a name may hold spaces and brackets.
+        parent = int(stat.rpartition(")")[2].split()[1])
+        tree.setdefault(parent, []).append(int(entry))
+    return tree
+
+
+def descendants(root: int) -> Set[int]:
+    """Process ids below `root`, zombies included."""
+    tree = _children()
+    found: Set[int] = set()
+    waiting = [root]
+    while waiting:
+        for child in tree.get(waiting.pop(), []):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass  # ended in the meantime
+
+
+def reap_orphans(keep: Set[int]) -> None:
+    """Collect adopted children that ended; those in `keep` belong to a Popen that collects them itself."""
+    for pid in _children().get(os.getpid(), []):
+        if pid not in keep:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                pass  # collected by its Popen
+
+
+class Component:
+    """One part of the job: a child process, its log, its exit code.
+
+    Attributes:
+        name: as in the verdict, e.g. "trainer".
+        log: file that takes stdout and stderr of the process.
+        exit_code: None while it runs; 128 + n when signal n ended it.
+    """
+
+    def __init__(self, name: str, command: List[str], log: Path, env: Dict[str, str], cwd: Path) -> None:
+        self.name = name
+        self.log = log
+        self.exit_code: Optional[int] = None
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as stream:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def poll(self) -> Optional[int]:
+        """The exit code, or None while the process runs."""
+        code = self._process.poll()
+        if code is not None:
+            self.exit_code = code if code >= 0 else 128 - code
+        return self.exit_code
+
+    def stop(self, grace_s: float) -> None:
+        """Ask the process to end; kill it after `grace_s` seconds. Its exit code stays what it is."""
+        if self._process.poll() is None:
+            _signal(self.pid, signal.SIGTERM)
+            try:
+                self._process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                _signal(self.pid, signal.SIGKILL)
+                self._process.wait()
+
+
+def end_descendants(grace_s: float, limit_s: float = 20.0) -> List[int]:
+    """End every process below this one, politely first. Returns those that are left (none, as a rule).
+
+    Only processes that this supervisor started, or adopted from one that it started, are below it.
+    """
+    deadline = time.monotonic() + limit_s
+    kill_after = time.monotonic() + grace_s
+    asked: Set[int] = set()
+    while True:
+        reap_orphans(keep=set())
+        alive = descendants(os.getpid())
+        if not alive or time.monotonic() > deadline:
+            return sorted(alive)
+        if time.monotonic() > kill_after:
+            for pid in alive:
+                _signal(pid, signal.SIGKILL)
+        else:
+            for pid in alive - asked:
+                _signal(pid, signal.SIGTERM)
+            asked |= alive
+        time.sleep(0.05)

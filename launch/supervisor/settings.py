@@ -1,0 +1,152 @@
+"""What the script tells the supervisor of each node, and what Slurm's environment adds."""
+
+import argparse
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Mapping, Optional
+
+from launch.supervisor.addresses import choose, interfaces
+
+TOOLKIT = Path(__file__).resolve().parents[2]
+# Markers between the commands on the command line; render refuses a value that is equal to one.
+COMMANDS = ("::prepare", "::reward", "::trainer", "::merge")
+
+
+class UsageError(ValueError):
+    """The supervisor was called wrongly."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a node knows before it talks to others.
+
+    Attributes:
+        rank: 0 is the head.
+        job_number: Slurm's job id, or a process id outside Slurm; ports and temporary folders come from it.
+        ray_gpus: what Ray may hand out on this node.
+        gpus_expected: what Ray must show for all nodes together before the trainer starts.
+    """
+
+    run_dir: Path
+    checkpoint_dir: Path
+    nodes: int
+    rank: int
+    node: str
+    job_number: int
+    interface: str
+    address: str
+    ray_gpus: int
+    gpus_expected: int
+    ray_cpus: int
+    object_store_bytes: Optional[int]
+    join_s: float
+    ready_s: float
+    prepare: List[List[str]]
+    reward: List[str]
+    trainer: List[str]
+    merge: List[str]
+
+    @property
+    def temp_dir(self) -> Path:
+        """Node-local folder of this job. Ray adds 64 bytes for its sockets and may use 107, so it is short."""
+        return Path(f"/tmp/rl-{os.getuid()}-{self.job_number}")
+
+    @property
+    def rendezvous(self) -> Path:
+        """File that tells the other nodes where the head is; holds the job's token, so mode 0600."""
+        return self.run_dir / "rendezvous.json"
+
+    def log(self, component: str) -> Path:
+        """Log file of a component on this node."""
+        return self.run_dir / "logs" / f"{self.node}-{component.replace(' ', '-')}.log"
+
+
+def split_commands(words: List[str]) -> "tuple[List[str], Dict[str, List[List[str]]]]":
+    """Options before the first marker, and the commands behind each marker.
+
+    Raises:
+        UsageError: for a marker without a command.
+    """
+    options: List[str] = []
+    commands: Dict[str, List[List[str]]] = {marker: [] for marker in COMMANDS}
+    current = options
+    for word in words:
+        if word in COMMANDS:
+            current = []
+            commands[word].append(current)
+        else:
+            current.append(word)
+    for marker, found in commands.items():
+        if any(not command for command in found):
+            raise UsageError(f"nothing follows {marker}; give the command and its arguments")
+        if marker != "::prepare" and len(found) > 1:
+            raise UsageError(f"{marker} is given {len(found)} times; give it once")
+    if not commands["::trainer"]:
+        raise UsageError("no trainer: give '::trainer COMMAND ARGUMENT...'")
+    return options, commands
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="launch/node.py",
+        description="Supervise one node of a job. Called by the rendered script, once on each node.",
+        epilog="example: python3 launch/node.py --run-dir /tmp/run --checkpoint-dir /tmp/run/checkpoints "
+        "--nodes 1 --ray-gpus-head 2 --ray-gpus-other 0 --ray-cpus 16 ::trainer python3 -c 'print(1)'",
+    )
+    parser.add_argument("--run-dir", type=Path, required=True, help="shared folder of this run")
+    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="shared folder of checkpoints")
+    parser.add_argument("--nodes", type=int, required=True, help="nodes that must join")
+    parser.add_argument("--ray-gpus-head", type=int, required=True, help="GPUs for Ray on the head node")
+    parser.add_argument("--ray-gpus-other", type=int, required=True, help="GPUs for Ray on each other node")
+    parser.add_argument("--ray-cpus", type=int, required=True, help="CPUs for Ray on each node")
+    parser.add_argument("--object-store", type=int, metavar="BYTES", help="Ray's object store on each node")
+    parser.add_argument("--interface", help="network interface to use on every node")
+    parser.add_argument("--join-timeout", type=float, default=300.0, metavar="S", help="for all nodes to join")
+    parser.add_argument("--ready-timeout", type=float, default=900.0, metavar="S", help="for the reward server")
+    return parser
+
+
+def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
+    """Combine the command line with Slurm's variables (SLURM_PROCID, SLURM_JOB_ID, SLURMD_NODENAME).
+
+    Outside Slurm the one machine is the head and has the GPUs of all nodes; Ray then listens on loopback only.
+
+    Raises:
+        UsageError, AddressError: with what is wrong and the remedy. A wrong option exits with 2.
+    """
+    options, commands = split_commands(words)
+    args = _parser().parse_args(options)
+    in_slurm = "SLURM_JOB_ID" in environ
+    nodes = args.nodes if in_slurm else 1
+    rank = int(environ["SLURM_PROCID"]) if in_slurm else 0
+    node = environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    if in_slurm and int(environ["SLURM_NTASKS"]) != nodes:
+        raise UsageError(
+            f"this step has {environ['SLURM_NTASKS']} tasks but the job was rendered for {nodes} nodes, one "
+            f"task each; do not change --nodes or --ntasks on the sbatch line, render again"
+        )
+    total = args.ray_gpus_head + args.ray_gpus_other * (args.nodes - 1)
+    here = args.ray_gpus_head if rank == 0 else args.ray_gpus_other
+    interface, address = ("lo", "127.0.0.1") if not in_slurm else choose(interfaces(), args.interface, node)
+    return Settings(
+        run_dir=args.run_dir.absolute(),
+        checkpoint_dir=args.checkpoint_dir.absolute(),
+        nodes=nodes,
+        rank=rank,
+        node=node,
+        job_number=int(environ.get("SLURM_JOB_ID") or os.getpid()),
+        interface=interface,
+        address=address,
+        ray_gpus=here if in_slurm else total,
+        gpus_expected=total,
+        ray_cpus=args.ray_cpus,
+        object_store_bytes=args.object_store,
+        join_s=args.join_timeout,
+        ready_s=args.ready_timeout,
+        prepare=commands["::prepare"],
+        reward=(commands["::reward"] or [[]])[0],
+        trainer=commands["::trainer"][0],
+        merge=(commands["::merge"] or [[]])[0],
+    )

@@ -1,0 +1,51 @@
+"""Read verl's console log: the steps and their numbers."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Optional
+
+# verl/utils/tracking.py (0.6.1 and 0.9.1), LocalLogger: "step:3 - critic/score/mean:0.5 - ..."
+_STEP = re.compile(r"\bstep:(\d+) - (.*)")
+_METRIC = re.compile(r"([\w@./-]+):(?:np\.\w+\()?(-?\d[\d.]*(?:[eE][-+]?\d+)?|-?inf|nan)\)?(?: - |\s*$)")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step and its metrics, by verl's names."""
+
+    number: int
+    metrics: Dict[str, float]
+
+    @property
+    def reward(self) -> Optional[float]:
+        """Mean score of the step's responses, as the reward function gave it."""
+        return self.metrics.get("critic/score/mean")
+
+
+def parse_steps(text: str) -> List[Step]:
+    """All steps in a log text, in order; a step that was logged again (a resume) replaces the earlier one."""
+    steps: Dict[int, Step] = {}
+    for number, rest in _STEP.findall(text):
+        metrics = {name: float(value) for name, value in _METRIC.findall(rest)}
+        if metrics:
+            steps[int(number)] = Step(int(number), metrics)
+    return [steps[number] for number in sorted(steps)]
+
+
+def read_steps(log: Path) -> List[Step]:
+    """The steps in a trainer's log; none when there is no log yet."""
+    if not log.exists():
+        return []
+    return parse_steps(log.read_text(encoding="utf-8", errors="replace"))
+
+
+def latest_checkpoint(checkpoint_dir: Path) -> Optional[Path]:
+    """The checkpoint that verl's own marker names, or None when nothing was saved.
+
+    Source: verl/utils/checkpoint/checkpoint_manager.py, latest_checkpointed_iteration.txt.
+    """
+    marker = checkpoint_dir / "latest_checkpointed_iteration.txt"
+    if not marker.exists():
+        return None
+    return checkpoint_dir / f"global_step_{marker.read_text().strip()}"
