@@ -1,0 +1,118 @@
+"""Weights in Hugging Face form already (mbridge, or `hf_model` in save_contents): safetensors, checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from converters.errors import ConvertError, listing
+from converters.hf_config import read_json
+from converters.hf_writer import INDEX
+from converters.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored, Words, as_bytes
+
+_MAX_HEADER = 100_000_000  # safetensors' own limit
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A tensor of a safetensors file; there is no checksum in this format."""
+
+    path: Path
+    start: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    def read_into(self, out: Words) -> None:
+        view = as_bytes(out)
+        done = 0
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(self.start)
+            while done < len(view):
+                got = file.readinto(view[done : done + _BLOCK])
+                if not got:
+                    raise ConvertError(f"{self.path}: truncated. Copy the file again.")
+                done += got
+
+
+def has_weights(directory: Path) -> bool:
+    """Whether `directory` claims to hold weights (whole or not)."""
+    return directory.is_dir() and any(
+        path.suffix == ".safetensors" or path.name == INDEX for path in directory.iterdir()
+    )
+
+
+def read_index(directory: Path) -> dict[str, GlobalTensor]:
+    """Every tensor of a safetensors folder, by name; only headers are read.
+
+    Raises:
+        ConvertError: a shard is missing, truncated or empty, or the index does not list what the shards hold.
+    """
+    files = sorted(path for path in directory.iterdir() if path.suffix == ".safetensors")
+    problems: list[str] = []
+    weight_map: dict[str, str] = {}
+    index = directory / INDEX
+    if index.is_file():
+        loaded = read_json(index).get("weight_map")
+        if not isinstance(loaded, dict) or not all(isinstance(v, str) for v in loaded.values()):
+            raise ConvertError(f"{index}: damaged: no weight_map. Copy the folder again.")
+        weight_map = loaded
+        names = {path.name for path in files}
+        problems += [f"{INDEX} names {n}, which is missing" for n in sorted(set(weight_map.values()) - names)]
+    elif len(files) > 1:
+        problems.append(f"{len(files)} shards and no {INDEX}")
+    tensors: dict[str, GlobalTensor] = {}
+    for path in files:
+        for name, tensor in _read_file(path).items():
+            if name in tensors:
+                problems.append(f"{name} is in {path.name} and in another shard")
+            if weight_map and weight_map.get(name) != path.name:
+                problems.append(f"{name} is in {path.name}, {INDEX} says {weight_map.get(name)}")
+            tensors[name] = tensor
+    problems += [f"{INDEX} lists {name}, which no shard holds" for name in weight_map if name not in tensors]
+    if not tensors and not problems:
+        problems.append("no tensor")
+    if problems:
+        raise listing(
+            f"{directory}: not a whole model", problems, "Copy the folder again, or take another step."
+        )
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, GlobalTensor]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _MAX_HEADER):
+            raise ConvertError(
+                f"{path}: {size} bytes, shorter than its header: truncated. Copy the file again."
+            )
+        try:
+            header = json.loads(file.read(length))
+            entries = {n: _entry(path, n, e, 8 + length) for n, e in header.items() if n != "__metadata__"}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConvertError(f"{path}: damaged header ({error}). Copy the file again.") from error
+    end = 8 + length
+    for start, stop in sorted(span for _, span in entries.values()):
+        if start != end:
+            raise ConvertError(f"{path}: damaged header: a hole or an overlap at byte {min(start, end)}")
+        end = stop
+    if end != size:
+        raise ConvertError(
+            f"{path}: {size} bytes, its header needs {end}: truncated or damaged. Copy the file again."
+        )
+    return {name: tensor for name, (tensor, _) in entries.items()}
+
+
+def _entry(path: Path, name: str, entry: dict[str, Any], base: int) -> tuple[GlobalTensor, tuple[int, int]]:
+    shape, dtype, (begin, end) = tuple(entry["shape"]), entry["dtype"], entry["data_offsets"]
+    if not all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end)):
+        raise ValueError(f"{name}: shape {shape}, offsets {begin} to {end}")
+    if end - begin != prod(shape) * DTYPE_BYTES[dtype]:
+        raise ValueError(f"{name}: {end - begin} bytes for {dtype} {list(shape)}")
+    stored: Stored = _Entry(path, base + begin, shape, dtype)
+    chunk = Chunk((0,) * len(shape), shape, lambda: stored)
+    return GlobalTensor(name, shape, dtype, (chunk,)), (base + begin, base + end)
