@@ -48,7 +48,7 @@ class RewardModel:
             path: directory that :func:`reward.model_dir.check_model_dir` accepts.
             device: auto (cuda where there is one), cpu or cuda.
             dtype: auto (bfloat16 on cuda, float32 on cpu), float32 or bfloat16.
-            max_length: tokens of a pair, special tokens included; longer pairs lose the end of the longer one.
+            max_length: tokens of a pair with special tokens; longer pairs lose the end of the longer text.
 
         Raises:
             ModelDirError: the files do not make a usable model.

@@ -46,12 +46,12 @@ def check_model_dir(path: Path) -> dict[str, Any]:
     architectures = config.get("architectures") or []
     if not any(str(name).endswith("ForSequenceClassification") for name in architectures):
         raise ModelDirError(
-            f"{config_file}: architectures is {architectures}; a reward model is a *ForSequenceClassification "
-            "with one label (save it from AutoModelForSequenceClassification with num_labels=1)."
+            f"{config_file}: architectures is {architectures}; a reward model is a "
+            "*ForSequenceClassification (AutoModelForSequenceClassification with num_labels=1)."
         )
     labels = _labels(config)
     if labels != 1:
-        raise ModelDirError(f"{config_file}: the classifier has {labels} labels; a reward model has 1.")
+        raise ModelDirError(f"{config_file}: the classifier has {labels} labels, a reward model has 1.")
     if "auto_map" in config:
         raise ModelDirError(
             f"{config_file}: auto_map names code inside the checkpoint, which is never executed; "

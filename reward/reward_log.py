@@ -1,0 +1,124 @@
+"""The reward log: one JSON object a line, whole lines only, bounded in size."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+_logs: dict[tuple[int, str, int], RewardLog] = {}
+_logs_lock = threading.Lock()
+
+
+def reward_log(log_path: str, max_bytes: int) -> RewardLog:
+    """The log of this process for REWARD_LOG_PATH.
+
+    A folder gets ``reward-NODE-PID.jsonl``. A path that ends in ``.jsonl`` is that file, shared by all
+    processes, as in scripts written for one file.
+    """
+    key = (os.getpid(), log_path, max_bytes)
+    with _logs_lock:
+        if key not in _logs:
+            path = Path(log_path)
+            shared = path.suffix == ".jsonl"
+            if not shared:
+                path = path / f"reward-{_process()}.jsonl"
+            _logs[key] = RewardLog(path, max_bytes, shared=shared)
+        return _logs[key]
+
+
+def mark_failure(log_path: str, record: dict[str, Any]) -> None:
+    """Write ``failure-NODE-PID.json`` into the folder of the log, once a process.
+
+    The launcher watches for it: some trainers drop a sample whose reward function raised and go on (see
+    reward/client.py), and then this file is the only thing that ends the job.
+    """
+    place = Path(log_path)
+    folder = place.parent if place.suffix == ".jsonl" else place
+    path = folder / f"failure-{_process()}.json"
+    part = folder / f".{path.name}.{threading.get_ident()}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            part.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
+            part.replace(path)
+    except OSError as error:
+        # The failure itself is raised in any case; this must not hide it.
+        print(f"{path} cannot be written: {error}", file=sys.stderr)
+
+
+def _process() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class RewardLog:
+    """Appends lines with one ``write`` each (O_APPEND), from any thread.
+
+    A file that would grow past ``max_bytes`` becomes ``NAME.1.jsonl``, replacing an older one. A log that
+    cannot be written is reported once on stderr and does not stop the training.
+    """
+
+    def __init__(self, path: Path, max_bytes: int, *, shared: bool = False) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        self._shared = shared
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._reported = False
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record; its values are JSON values, its floats finite."""
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+        with self._lock:
+            try:
+                self._append(line)
+            except OSError as error:
+                if not self._reported:
+                    self._reported = True
+                    print(f"reward log {self.path} cannot be written: {error}", file=sys.stderr)
+
+    def _append(self, line: bytes) -> None:
+        self._open()
+        size = os.fstat(self._fd).st_size
+        if size and size + len(line) > self._max_bytes:
+            self._rotate()
+            size = os.fstat(self._fd).st_size
+        written = os.write(self._fd, line)
+        if written == len(line):
+            return
+        # The disk is full: take the half line back, or, where others append to the same file, end it.
+        if self._shared:
+            os.write(self._fd, b"\n")
+        else:
+            os.ftruncate(self._fd, size)
+        raise OSError(f"{written} of {len(line)} bytes written")
+
+    def _open(self) -> None:
+        """Open the file, again where another process has rotated it away."""
+        if self._fd >= 0 and self._shared and not self._is_current():
+            os.close(self._fd)
+            self._fd = -1
+        if self._fd < 0:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def _is_current(self) -> bool:
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def _rotate(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            if self._is_current():
+                self.path.replace(self.path.with_suffix(".1.jsonl"))
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+        self._open()
