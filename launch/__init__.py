@@ -1,2 +1,3 @@
 """Turn a job into one readable sbatch script, and supervise it on each node."""
+
 __version__ = "0.1.0"

@@ -115,9 +115,7 @@ def check_text(job: Job) -> Iterator[Finding]:
     """Values that bash or the container program cannot carry."""
     for text in job.overrides:
         if text in COMMANDS or not re.match(r"^[+~]*[\w./@-]+(=|$)", text) or "\0" in text:
-            yield _error(
-                "override", f"{text!r} is not a Hydra override", "write key=value, +key=value or ~key"
-            )
+            yield _error("override", f"{text!r} is not a Hydra override", "write key=value, +key=value or ~key")
     for name in (job.checkpoint.dir, job.model.path, *job.data.train, *job.data.val):
         if ":" in name or "," in name:
             yield _error("bind-path", f"{name!r}: a container bind cannot hold ':' or ','", "rename the path")

@@ -54,9 +54,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     part.replace(path)
 
 
-def _report(
-    findings: Sequence[Finding], problems: Sequence[str], written: str | None, *, as_json: bool
-) -> None:
+def _report(findings: Sequence[Finding], problems: Sequence[str], written: str | None, *, as_json: bool) -> None:
     if as_json:
         told = [finding.__dict__ for finding in findings]
         told += [{"id": "job", "severity": "error", "message": text, "remedy": ""} for text in problems]

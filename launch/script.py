@@ -146,7 +146,7 @@ def _jinja() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  bash, not HTML; values go through the filter `q`
+        autoescape=False,  # bash, not HTML: values go through the filter `q`
     )
     environment.filters["q"] = shlex.quote
     return environment

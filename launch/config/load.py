@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -26,15 +26,10 @@ class _Loader(yaml.SafeLoader):
     YAML 1.1 reads 12:00:00 as 43200, 1e-6 as text and `no` as false; a key given twice loses its first value.
     """
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in {"null", "merge"}]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if isinstance(key, (str, int, float, bool)) and key in seen:
                 line = key_node.start_mark.line + 1
                 raise yaml.YAMLError(f"line {line}: the key {key!r} is given twice; keep one of them")
@@ -43,6 +38,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in {"null", "merge"}]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 # The core schema of YAML 1.2.2, section 10.3.2.
 for _tag, _pattern, _first in (
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
@@ -128,9 +127,7 @@ def load_job(template: str, path: Path | None = None, assignments: Iterable[str]
     data = _read_file(path) if path is not None else {}
     stated = data.setdefault("template", template)
     if stated != template:
-        raise JobError(
-            [f"template: the job file says {stated!r} but --template is {template!r}; make them agree"]
-        )
+        raise JobError([f"template: the job file says {stated!r} but --template is {template!r}; make them agree"])
     problems: list[str] = []
     for assignment in assignments:
         try:

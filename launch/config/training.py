@@ -42,7 +42,7 @@ class Actor(Section):
     lr: float = Field(1.0e-6, gt=0, description="learning rate: actor.optim.lr")
     mini_batch_size: int = Field(128, ge=1, description="prompts in one update: actor.ppo_mini_batch_size")
     micro_batch_size_per_gpu: int = Field(4, ge=1, description="sequences in one forward on one GPU")
-    offload: list[Literal["param", "grad", "optimizer"]] = Field(
+    offload: list[Literal["param", "optimizer"]] = Field(
         ["optimizer"], description="what is kept in host memory between updates (megatron.*_offload)"
     )
 

@@ -34,8 +34,7 @@ def _megatron_sizes(job: Job, role: str) -> dict[str, Value]:
 
 def _offload(job: Job) -> dict[str, Value]:
     section = "megatron" if job.actor.strategy == "megatron" else "fsdp_config"
-    kinds = ("param", "grad", "optimizer") if section == "megatron" else ("param", "optimizer")
-    return {f"{_ACTOR}.{section}.{kind}_offload": kind in job.actor.offload for kind in kinds}
+    return {f"{_ACTOR}.{section}.{kind}_offload": kind in job.actor.offload for kind in ("param", "optimizer")}
 
 
 def _fp8(job: Job) -> dict[str, Value]:
@@ -107,7 +106,5 @@ def _reward_061(inputs: Inputs) -> dict[str, Value]:
 
 VERSIONS: dict[str, Version] = {
     "0.9.1": Version(_entry_091, _preamble_091, _pools_091, _parallel_091, _reward_091),
-    "0.6.1": Version(
-        _entry_061, lambda job: [], lambda job, layout: {}, _parallel_061, _reward_061
-    ),
+    "0.6.1": Version(_entry_061, lambda job: [], lambda job, layout: {}, _parallel_061, _reward_061),
 }

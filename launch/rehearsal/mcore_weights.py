@@ -23,7 +23,7 @@ def convert(source: Path, target: Path) -> int:
     Returns:
         The number of entries.
     """
-    # No port is needed: the one rank meets itself in a file. Gloo still wants an interface that exists everywhere.
+    # The one rank meets itself in a file, without a port. Gloo still wants an interface that exists.
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", GLOO_SOCKET_IFNAME="lo")
     import torch
     import verl  # noqa: F401  # loads the CPU backend before Megatron

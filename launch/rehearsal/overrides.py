@@ -1,4 +1,4 @@
-"""Hydra overrides and environment variables that verl needs on CPU. Standard library only: the launcher calls it.
+"""Hydra overrides and environment variables that verl needs on CPU. Standard library only.
 
 What belongs to the job (batch sizes, lengths, parallel sizes, paths, strategy, loggers) is not here.
 """
@@ -34,8 +34,8 @@ def cpu_overrides(verl: str, actor: str, rollout: str, *, one_step_off: bool | N
         verl: "0.9.1" or "0.6.1".
         actor: "megatron" or "fsdp2".
         rollout: "hf" or "vllm".
-        one_step_off: Whether the trainer is one_step_off_policy (weights travel to a rollout elsewhere) and not
-            main_ppo (the rollout is colocated). Default: as the version's rehearsal, 0.9.1 yes, 0.6.1 no.
+        one_step_off: Whether the trainer is one_step_off_policy (weights travel to a rollout elsewhere) and
+            not main_ppo (the rollout is colocated). Default: as the version's rehearsal, 0.9.1 yes, 0.6.1 no.
 
     Raises:
         ValueError: There is no CPU backend for this combination.
@@ -108,10 +108,12 @@ def cpu_environment(verl: str, actor: str, rollout: str) -> dict[str, str]:
         # A dozen processes share the cores: one thread each, or they fight.
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        # Megatron's jit_fuser and verl's entropy are torch.compile'd: minutes of C++ compilation for a tiny model.
+        # Megatron's jit_fuser and verl's entropy are torch.compile'd: minutes of C++ for a tiny model.
         "TORCH_COMPILE_DISABLE": "1",
         # Everything is local; a name that is not a path shall fail at once, not after a network timeout.
         "HF_HUB_OFFLINE": "1",
+        # Hundreds of lines about Transformer Engine, apex and deprecations, once for each worker.
+        "PYTHONWARNINGS": "ignore::UserWarning,ignore::FutureWarning,ignore::DeprecationWarning",
         # Ray would start one idle worker for each of its logical CPUs, which outnumber the real ones.
         "RAY_prestart_worker_first_driver": "0",
         "RAY_DEDUP_LOGS": "1",
@@ -139,8 +141,9 @@ def cpu_environment(verl: str, actor: str, rollout: str) -> dict[str, str]:
 def ray_cpus(gpus: int) -> int:
     """Logical CPUs for `ray start --num-cpus` on a node with `gpus` logical GPUs.
 
-    With fewer, placement groups wait for ever without a word. In verl 0.9.1 the one-step-off task runner asks for 10
-    (experimental/one_step_off_policy/main_ppo.py), each GPU of a pool for 3 (single_controller/ray/base.py:
-    ResourcePoolManager), and the reward and agent-loop workers for 1 each. 0.6.1 asks for less.
+    With fewer, placement groups wait for ever without a word. In verl 0.9.1 the one-step-off task runner asks
+    for 10 (experimental/one_step_off_policy/main_ppo.py), each GPU of a pool for 3
+    (single_controller/ray/base.py:ResourcePoolManager), the reward and agent-loop workers for 1 each. 0.6.1
+    asks for less.
     """
     return 16 + 4 * gpus

@@ -15,7 +15,6 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -103,11 +102,14 @@ def prepare(
         PrepareError: A folder of another recipe is in the way, or the conversion failed.
         ValueError: An argument is unknown.
     """
+    from transformers.utils import logging as transformers_logging
+
     from launch.rehearsal.tiny_policy import build_policy
     from launch.rehearsal.tiny_reward_model import build_reward_model
     from launch.rehearsal.tokenizer import build_tokenizer
 
     cpu_environment(verl, actor, rollout)  # refuses what has no backend
+    transformers_logging.disable_progress_bar()
     out = out.resolve()
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in corpus)).hexdigest()
     recipe: dict[str, object] = {"family": family, "corpus_sha256": digest, "format": 1}

@@ -1,9 +1,9 @@
 """A reward model with hand-set weights: its score rises with the share of digit tokens in the text.
 
-Embedding: dimension 0 is 1 for a digit token, dimension 1 is 1 for any other, dimension 2 holds a constant. Every
-embedding has the same length, so RMSNorm is a plain factor. Queries and keys are 0: attention is the mean over all
-tokens so far, its value the digit indicator, written to dimension 3. The MLP adds nothing. The score head reads
-dimension 3 of the last token, so that
+Embedding: dimension 0 is 1 for a digit token, dimension 1 is 1 for any other, dimension 2 holds a constant.
+Every embedding has the same length, so RMSNorm is a plain factor. Queries and keys are 0: attention is the
+mean over all tokens so far, its value the digit indicator, written to dimension 3. The MLP adds nothing. The
+score head reads dimension 3 of the last token, so that
     score = SCALE * s / sqrt(1 + s * s / NORM2), s = share of digit tokens, NORM2 = 1 + CONSTANT ** 2
 """
 

@@ -21,15 +21,16 @@ CHAT_TEMPLATE = (
 _NAMES = ("Natalia", "James", "Maria", "Weng", "Betty", "Ken", "Julie", "Albert", "Toula", "Mark")
 _THINGS = ("apples", "clips", "pages", "letters", "flowers", "pizzas", "books", "eggs", "dollars", "hours")
 _STORIES = (
-    "{name} sold {a} {things} in April, and then she sold half as many {things} in May. How many {things} did {name} "
-    "sell altogether in April and May?",
-    "{name} has {a} {things} and buys {b} more every week. If each costs ${c}, how much money does {name} spend in a "
-    "month?",
-    "There are {a} students in the class. Each of them reads {b} pages per day. How many pages do they read in {c} days?",
-    "{name} earns ${a} an hour for working {b} hours a day. Yesterday she worked only {c} minutes. How much did she "
-    "earn?",
-    "A train travels {a} miles in {b} hours. What is the total distance it will have travelled after {c} hours, if the "
-    "speed is the same for the remaining time?",
+    "{name} sold {a} {things} in April, and then she sold half as many {things} in May. "
+    "How many {things} did {name} sell altogether in April and May?",
+    "{name} has {a} {things} and buys {b} more every week. If each costs ${c}, "
+    "how much money does {name} spend in a month?",
+    "There are {a} students in the class. Each of them reads {b} pages per day. "
+    "How many pages do they read in {c} days?",
+    "{name} earns ${a} an hour for working {b} hours a day. Yesterday she worked only {c} minutes. "
+    "How much did she earn?",
+    "A train travels {a} miles in {b} hours. What is the total distance after {c} hours, "
+    "if the speed is the same for the remaining time?",
 )
 
 
@@ -48,7 +49,8 @@ def training_text(corpus: Sequence[Path] = ()) -> Iterator[str]:
         story = rng.choice(_STORIES).format(
             name=rng.choice(_NAMES), things=rng.choice(_THINGS), a=a, b=b, c=c
         )
-        yield f"user\n{story}\nassistant\n{a} + {b} = {a + b}. {a}*{b}={a * b}. The answer is {a + b}.\n#### {a + b}"
+        answer = f"{a} + {b} = {a + b}. {a}*{b}={a * b}. The answer is {a + b}.\n#### {a + b}"
+        yield f"user\n{story}\nassistant\n{answer}"
     for path in corpus:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
@@ -64,7 +66,8 @@ def build_tokenizer(corpus: Sequence[Path] = ()) -> Any:
     """Train the tokenizer.
 
     Returns:
-        A PreTrainedTokenizerFast with exactly `VOCABULARY` tokens, end token <|im_end|>, pad token <|endoftext|>.
+        A PreTrainedTokenizerFast of exactly `VOCABULARY` tokens; it ends with <|im_end|>, pads with
+        <|endoftext|>.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -80,7 +83,7 @@ def build_tokenizer(corpus: Sequence[Path] = ()) -> Any:
     )
     tokenizer.train_from_iterator(training_text(corpus), trainer)
     missing = VOCABULARY - tokenizer.get_vocab_size()
-    # The model's vocabulary must equal the tokenizer's: verl masks a tail in vLLM's logits, not in the trainer's.
+    # The model's vocabulary must equal it: verl masks a tail in vLLM's logits, not in the trainer's.
     tokenizer.add_special_tokens([f"<|reserved_{index}|>" for index in range(missing)])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

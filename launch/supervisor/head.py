@@ -16,7 +16,7 @@ from launch.supervisor.ports import free_plan
 from launch.supervisor.processes import Component, reap_orphans
 from launch.supervisor.ray_cluster import RayNodes, head_command, watch_command
 from launch.supervisor.settings import Settings
-from launch.supervisor.training_log import latest_checkpoint, read_steps
+from launch.supervisor.training_log import latest_checkpoint, parse_steps, read_steps
 from launch.supervisor.verdict import (
     EXIT_CODES,
     Failure,
@@ -68,7 +68,7 @@ class Head:
             mode=0o600,
         )
         self._running: List[Component] = []
-        self._ray_nodes = RayNodes(settings.log("ray nodes"))
+        self._ray_nodes = RayNodes(LogFollower(settings.log("ray nodes")))
         self._reaped = time.monotonic()
         self.hf_model: Optional[Path] = None
 
@@ -124,18 +124,25 @@ class Head:
         trainer = Component(
             "trainer", self._settings.trainer, self._settings.log("trainer"), self._env, self._settings.run_dir
         )
-        with LogFollower(trainer.log) as follower:
-            try:
-                while trainer.poll() is None:
-                    self._turn()
-                    follower.copy()
-            finally:
-                trainer.stop(grace_s=5.0)
-                follower.copy()
+        follower = LogFollower(trainer.log)
+        try:
+            while trainer.poll() is None:
+                self._turn()
+                self._tell_steps(follower)
+        finally:
+            trainer.stop(grace_s=5.0)
+            self._tell_steps(follower)
         if trainer.exit_code != 0:
             self._let_root_cause_show()
             raise JobFailed(self._failure(trainer, int(trainer.exit_code or 1)))
         say(self._settings, f"trainer ended well after {self._steps_done()} steps")
+
+    def _tell_steps(self, follower: LogFollower) -> None:
+        for line in follower.lines():
+            for step in parse_steps(line):
+                told = {"score": step.reward, "seconds": step.metrics.get("timing_s/step")}
+                numbers = "  ".join(f"{name} {value:.4g}" for name, value in told.items() if value is not None)
+                say(self._settings, f"step {step.number}  {numbers}")
 
     def _merge(self) -> None:
         self._run_to_end("merge", self._settings.merge)

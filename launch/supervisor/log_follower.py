@@ -1,34 +1,22 @@
-"""Copy what is appended to a log file to stdout, as `tail -f` does."""
+"""Read what is appended to a log file, whole lines at a time."""
 
-import sys
 from pathlib import Path
-from typing import BinaryIO, Optional
-
-_CHUNK = 1 << 20
+from typing import List
 
 
 class LogFollower:
-    """Follow one file from its start; each `copy` writes what is new. Used as a context manager."""
+    """Follow one file from its start; a file that does not exist yet is empty."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stream: Optional[BinaryIO] = None
+        self._offset = 0
 
-    def __enter__(self) -> "LogFollower":
-        self._stream = self._path.open("rb")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
-
-    def copy(self) -> None:
-        """Write everything that was appended since the last call."""
-        if self._stream is None:
-            raise RuntimeError("use LogFollower as a context manager")
-        while True:
-            data = self._stream.read(_CHUNK)
-            if not data:
-                break
-            sys.stdout.write(data.decode(errors="replace"))
-        sys.stdout.flush()
+    def lines(self) -> List[str]:
+        """The lines that were completed since the last call, without their ends."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as stream:
+            stream.seek(self._offset)
+            whole, newline, _ = stream.read().rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        return whole.decode(errors="replace").split("\n") if newline else []

@@ -2,14 +2,13 @@
 
 import errno
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Dict, Optional
 
 # Below the kernel's ephemeral range (32768-60999) and SGLang's own ports (30000 and up), above well-known ones.
 FIRST_PORT = 10000
 BLOCKS = 100
 BLOCK_SIZE = 200
-SERVICES = 12
 
 
 class PortError(RuntimeError):
@@ -38,7 +37,10 @@ class PortPlan:
     @property
     def services(self) -> Dict[str, int]:
         """Every port that one process listens on, by name."""
-        return {name: port for name, port in asdict(self).items() if not name.startswith("worker_")}
+        return {name: port for name, port in asdict(self).items() if name in _SERVICES}
+
+
+_SERVICES = [field.name for field in fields(PortPlan) if not field.name.startswith("worker_")]
 
 
 def port_plan(job_number: int, shift: int = 0) -> PortPlan:
@@ -49,8 +51,8 @@ def port_plan(job_number: int, shift: int = 0) -> PortPlan:
         shift: how many blocks further to look, after a collision.
     """
     base = FIRST_PORT + (job_number + shift) % BLOCKS * BLOCK_SIZE
-    services = [base + offset for offset in range(SERVICES)]
-    return PortPlan(*services, base + SERVICES, base + BLOCK_SIZE - 1)
+    services = {name: base + offset for offset, name in enumerate(_SERVICES)}
+    return PortPlan(**services, worker_min=base + len(services), worker_max=base + BLOCK_SIZE - 1)
 
 
 def taken(port: int) -> Optional[str]:

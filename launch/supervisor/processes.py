@@ -1,5 +1,6 @@
 """Start the parts of a job as children with a log each, see them end, and leave none behind."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -25,16 +26,16 @@ def adopt_orphans() -> None:
 def _children() -> Dict[int, List[int]]:
     """Parent process id -> child process ids, of all processes that /proc shows."""
     tree: Dict[int, List[int]] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
             continue
         try:
-            stat = Path("/proc", entry, "stat").read_text(errors="replace")
+            stat = (entry / "stat").read_text(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended while we looked
         # "pid (name) state ppid ...": a name may hold spaces and brackets.
         parent = int(stat.rpartition(")")[2].split()[1])
-        tree.setdefault(parent, []).append(int(entry))
+        tree.setdefault(parent, []).append(int(entry.name))
     return tree
 
 
@@ -52,20 +53,16 @@ def descendants(root: int) -> Set[int]:
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # ended in the meantime
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass  # ended in the meantime
 
 
 def reap_orphans(keep: Set[int]) -> None:
     """Collect adopted children that ended; those in `keep` belong to a Popen that collects them itself."""
     for pid in _children().get(os.getpid(), []):
         if pid not in keep:
-            try:
+            with contextlib.suppress(ChildProcessError):  # collected by its Popen
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass  # collected by its Popen
 
 
 class Component:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, Tuple
 
+from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.ports import PortPlan
 from launch.supervisor.settings import Settings
 
@@ -63,22 +64,14 @@ def watch_command() -> List[str]:
 class RayNodes:
     """The cluster as the watcher last printed it: address -> (alive, GPUs)."""
 
-    log: Path
+    log: LogFollower
     nodes: Dict[str, Tuple[bool, float]] = field(default_factory=dict)
-    _offset: int = 0
 
     def update(self) -> List[str]:
         """Read what is new; returns the addresses of nodes that died since the last call."""
         died: List[str] = []
-        if not self.log.exists():
-            return died
-        with self.log.open("rb") as stream:
-            stream.seek(self._offset)
-            data = stream.read()
-        whole, newline, _ = data.rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        for line in whole.splitlines():
-            if not line.startswith(b'{"nodes"'):
+        for line in self.log.lines():
+            if not line.startswith('{"nodes"'):
                 continue  # a warning that Ray printed
             seen = {str(n["address"]): (bool(n["alive"]), float(n["gpus"])) for n in json.loads(line)["nodes"]}
             died += [a for a, (alive, _) in self.nodes.items() if alive and not seen.get(a, (False, 0))[0]]

@@ -22,7 +22,12 @@ EXIT_CODES: Dict[str, int] = {
     "cancelled": 143,
 }
 
-_TELLING = re.compile(r"error|exception|fatal|killed|out of memory|refused|no such|abort|traceback", re.IGNORECASE)
+# The last line that matches the first of these wins: what names a cause, then what sounds like one.
+_TELLING = (
+    re.compile(r"\b\w+(Error|Exception)\b: .|^Could not override|out of memory|oom-kill|NCCL WARN", re.IGNORECASE),
+    re.compile(r"error(?!=1)|exception|fatal|killed|refused|no such|abort|not found", re.IGNORECASE),
+    re.compile(r""),
+)
 _TAIL_BYTES = 65536
 
 
@@ -72,8 +77,7 @@ def find_evidence(log: Path) -> Optional[Evidence]:
     filled = [(number, text.strip()) for number, text in enumerate(tail, 1) if text.strip()]
     if not filled:
         return None
-    telling = [item for item in filled if _TELLING.search(item[1])] or filled
-    number, text = telling[-1]
+    number, text = next(item for pattern in _TELLING for item in reversed(filled) if pattern.search(item[1]))
     return Evidence(str(log), number if whole else None, text[:500])
 
 
@@ -106,7 +110,7 @@ def write_json(path: Path, data: Dict[str, Any], mode: int = 0o644) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         json.dump(data, stream, indent=2, ensure_ascii=False)
         stream.write("\n")
-    os.replace(part, path)
+    part.replace(path)
 
 
 def write_verdict(

@@ -23,7 +23,7 @@ def _read_rendezvous(settings: Settings, cancelled: Callable[[], Optional[int]])
     deadline = time.monotonic() + settings.join_s
     while cancelled() is None:
         # Listing the folder makes NFS clients look again where they remember a missing file.
-        if settings.run_dir.is_dir() and settings.rendezvous.name in os.listdir(settings.run_dir):
+        if settings.run_dir.is_dir() and settings.rendezvous in settings.run_dir.iterdir():
             data = json.loads(settings.rendezvous.read_text())
             if isinstance(data, dict):
                 return data
@@ -56,9 +56,7 @@ def run_worker(settings: Settings, cancelled: Callable[[], Optional[int]]) -> in
         link = Link(str(head["address"]), int(head["control_port"]), hello, settings.join_s)
     except ControlError as error:
         raise _failed(settings, "head", str(error), "head") from error
-    env = with_head(
-        base_environment(settings, os.environ), head["address"], head["gcs_port"], head["reward_url"]
-    )
+    env = with_head(base_environment(settings, os.environ), head["address"], head["gcs_port"], head["reward_url"])
     ray = Component(
         "ray worker",
         worker_command(settings, free_plan(settings.job_number), f"{head['address']}:{head['gcs_port']}"),
@@ -86,9 +84,7 @@ def _serve(settings: Settings, link: Link, ray: Component, cancelled: Callable[[
         failure = None
         if ray.poll() is not None and reported is None:
             cause = f"the Ray worker ended with {ray.exit_code}"
-            failure = Failure(
-                "ray worker", settings.node, cause, EXIT_CODES["ray worker"], find_evidence(ray.log)
-            )
+            failure = Failure("ray worker", settings.node, cause, EXIT_CODES["ray worker"], find_evidence(ray.log))
         elif cancelled() is not None:
             signalled = signalled or now
             if reported is None and now - signalled > _CANCEL_GRACE_S:

@@ -1,7 +1,7 @@
 """verl's CPU backend: the real trainer on a machine without a GPU.
 
-verl imports this package in every process when `VERL_USE_EXTERNAL_MODULES=launch.rehearsal.backend` (verl/__init__.py, at
-its end, when `verl.__version__` is known). Where CUDA is there it does nothing at all.
+With `VERL_USE_EXTERNAL_MODULES=launch.rehearsal.backend` verl imports this package in every process
+(verl/__init__.py, once `verl.__version__` is known). Where CUDA is there it does nothing at all.
 """
 
 from __future__ import annotations

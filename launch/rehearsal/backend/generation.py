@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-# What verl's agent loop sends besides these is refused: ignoring it would train on other samples than asked for.
+# Anything else is refused: ignoring it would train on other samples than asked for.
 _KNOWN = {"temperature", "top_p", "top_k", "repetition_penalty", "logprobs", "max_tokens", "max_new_tokens"}
 
 
@@ -59,7 +59,7 @@ def read_sampling(
     response_length: int,
     ignore_eos: bool = False,
 ) -> Sampling:
-    """Sampling parameters as verl's agent loop sends them (verl/experimental/agent_loop/agent_loop.py, 0.9.1).
+    """Sampling parameters as verl sends them (verl/experimental/agent_loop/agent_loop.py, 0.9.1).
 
     The default limit is that of verl's vLLM server: the response length, less what a prompt longer than
     prompt_length took (verl/workers/rollout/vllm_rollout/vllm_async_server.py:generate, 0.9.1).
@@ -88,7 +88,7 @@ def read_sampling(
 def generate(model: Any, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
     """Sample one response for each prompt.
 
-    The log-prob is that of the model at `temperature`, before top_p and top_k: the trainer computes it so too.
+    The log-prob is that of the model at `temperature`, before top_p and top_k, as the trainer computes it.
 
     Args:
         model: AutoModelForCausalLM in eval mode.

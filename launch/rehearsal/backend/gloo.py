@@ -21,8 +21,8 @@ def gloo_backend_name(device: Any) -> None:
 def one_backend_for_cpu(distributed: Any) -> None:
     """init_process_group: "cpu:gloo,cpu:gloo" becomes "gloo".
 
-    verl builds f"cpu:gloo,{device}:{backend}" (workers/fsdp_workers.py in 0.6.1, utils/distributed.py in both);
-    torch refuses a device named twice.
+    verl builds f"cpu:gloo,{device}:{backend}" (workers/fsdp_workers.py in 0.6.1, utils/distributed.py in
+    both); torch refuses a device named twice.
     """
     original = distributed.init_process_group
 
@@ -59,7 +59,7 @@ def average_by_sum(distributed: Any) -> None:
     verl/utils/profiler/performance.py:reduce_timing (0.6.1, 0.9.1), workers/engine_workers.py (0.9.1).
 
     Raises:
-        NotImplementedError: From the patched call, for an average with async_op: nobody would divide afterwards.
+        NotImplementedError: From the patched call, for an average with async_op: who would divide?
     """
     original = distributed.all_reduce
     average = distributed.ReduceOp.AVG

@@ -1,4 +1,4 @@
-"""verl 0.6.1's HF rollout, made concrete: it generates in the worker itself, from its own copy of the model."""
+"""verl 0.6.1's HF rollout, made concrete: it generates in the worker, from its own copy of the model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from launch.rehearsal.backend import weights as weight_sets
 class SyncHFRollout(HFRollout):  # type: ignore[misc]
     """HFRollout (verl/workers/rollout/hf_rollout.py, 0.6.1) with what BaseRollout demands since.
 
-    Upstream generates from the FSDP module; a Megatron actor has none, so this one holds a full model that the
-    worker's weight sync fills.
+    Upstream generates from the FSDP module; a Megatron actor has none, so this one holds a full model that
+    the worker's weight sync fills.
     """
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any) -> None:
@@ -46,6 +46,7 @@ class SyncHFRollout(HFRollout):  # type: ignore[misc]
         rank = int(os.environ.get("RANK", "0"))
         weight_sets.dump(received, replica=rank, update=self._updates, global_steps=None)
         print(
-            f"[hf rollout {rank}] weights {self._updates}: {len(received)} tensors, largest change {change:.3e}",
+            f"[hf rollout {rank}] weights {self._updates}: {len(received)} tensors, "
+            f"largest change {change:.3e}",
             flush=True,
         )

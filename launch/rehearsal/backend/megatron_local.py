@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import logging
 from typing import Any
 
 from launch.rehearsal.backend.registry import patch
@@ -12,9 +14,14 @@ from launch.rehearsal.backend.registry import patch
 def rng_tracker_on_cpu(random: Any) -> None:
     """The tensor-parallel random state tracker forks torch's CPU state.
 
-    core/tensor_parallel/random.py:_get_cuda_rng_state/_set_cuda_rng_state (0.13.1, 0.16.1) use the CUDA generators.
+    core/tensor_parallel/random.py (0.13.1, 0.16.1): _get_cuda_rng_state and _set_cuda_rng_state use CUDA's.
     """
     import torch
+
+    # Its warning that the CPU state moved inside a fork says nothing here: that is the state that it forks.
+    logging.getLogger(random.__name__).addFilter(
+        lambda record: "CPU RNG state changed" not in record.getMessage()
+    )
 
     random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
@@ -24,8 +31,9 @@ def rng_tracker_on_cpu(random: Any) -> None:
 def local_layer_spec(specs: Any) -> None:
     """get_gpt_decoder_block_spec builds Megatron's local layers with RMSNorm.
 
-    verl/models/mcore/model_initializer.py (0.6.1, 0.9.1) and mbridge 0.15.1 core/llm_bridge.py ask for Transformer
-    Engine's. The local spec renames the norms to TE's keys on disk, so checkpoints look like those of a GPU run.
+    verl/models/mcore/model_initializer.py (0.6.1, 0.9.1) and mbridge 0.15.1 core/llm_bridge.py ask for
+    Transformer Engine's. The local spec renames the norms to TE's keys on disk, so that checkpoints look like
+    those of a GPU run.
     """
     original = specs.get_gpt_decoder_block_spec
 
@@ -54,7 +62,8 @@ def local_layer_spec(specs: Any) -> None:
 def packed_attention(attention: Any) -> None:
     """DotProductAttention takes packed sequences (THD) and needs no mask for padded ones.
 
-    core/transformer/dot_product_attention.py (0.13.1, 0.16.1) refuses packed_seq_params; verl packs by default.
+    core/transformer/dot_product_attention.py (0.13.1, 0.16.1) refuses packed_seq_params; verl packs by
+    default.
     Padded batches (bshd) arrive padded on the right, where the causal mask alone is exact.
     """
     import torch
@@ -82,7 +91,7 @@ def packed_attention(attention: Any) -> None:
         # [tokens, 1, heads, head_dim] -> [tokens, heads, head_dim]
         query, key, value = (x.squeeze(1) if x.dim() == 4 else x for x in (query, key, value))
         contexts = []
-        for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+        for start, end in itertools.pairwise(bounds):
             if start == end:
                 continue
             sequence = (x[start:end].transpose(0, 1).unsqueeze(0) for x in (query, key, value))
@@ -99,7 +108,7 @@ def packed_attention(attention: Any) -> None:
 
 @patch("megatron.core.optimizer.distrib_optimizer")
 def optimizer_state_before_resume(distrib_optimizer: Any) -> None:
-    """DistributedOptimizer.sharded_state_dict fills torch AdamW's state, which is empty before the first step.
+    """DistributedOptimizer.sharded_state_dict fills AdamW's state, which is empty before the first step.
 
     apex's and TE's Adam create it on construction; with torch's, loading a checkpoint ends in
     "assert len(steps) == 1" (core/optimizer/distrib_optimizer.py, 0.13.1 and 0.16.1).

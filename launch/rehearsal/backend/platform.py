@@ -23,8 +23,8 @@ def cpu_platform(manager: Any) -> None:
 def engines_on_cpu(base: Any) -> None:
     """EngineRegistry: what is registered for "cuda" serves "cpu" too.
 
-    The engines of verl/workers/engine/{fsdp,megatron}/transformer_impl.py (0.9.1) register for cuda and npu only;
-    those are plain torch and Megatron-core, which run on gloo.
+    The engines of verl/workers/engine/{fsdp,megatron}/transformer_impl.py (0.9.1) register for cuda and npu
+    only; they are plain torch and Megatron-core, which run on gloo.
     """
     registry = base.EngineRegistry
     original = registry.get_engine_cls.__func__

@@ -35,7 +35,8 @@ def cuda_calls_on_cpu(torch: Any) -> None:
     """torch.cuda: current_device, synchronize, random state; Tensor.cuda returns the tensor itself.
 
     Called without a question by Megatron-core 0.13.1 and 0.16.1 (core/models/gpt/gpt_model.py,
-    core/tensor_parallel/random.py, core/dist_checkpointing/strategies/filesystem_async.py) and by mbridge 0.15.1.
+    core/tensor_parallel/random.py, core/dist_checkpointing/strategies/filesystem_async.py) and by mbridge
+    0.15.1.
     """
     cuda = torch.cuda
     cuda.current_device = lambda: torch.device("cpu")
@@ -56,7 +57,7 @@ def cuda_literals_on_cpu(torch: Any) -> None:
     import torch.utils._device as device_context
 
     # Fills its cache with the original factories first. It compares functions by identity: with wrapped ones
-    # `with torch.device("meta")` would do nothing, and from_pretrained would leave rotary buffers unset, silently.
+    # `with torch.device("meta")` would do nothing, and from_pretrained leave rotary buffers unset, silently.
     device_context._device_constructors()
 
     def on_cpu(factory: Any) -> Any:
@@ -77,9 +78,8 @@ def cuda_literals_on_cpu(torch: Any) -> None:
 def cuda_type_names(optimizer: Any) -> None:
     """Tensor.type() answers with a torch.cuda name.
 
-    Megatron-core sorts parameters by comparing it with 'torch.cuda.BFloat16Tensor' and two more, and refuses all
-    else (core/optimizer/optimizer.py:Float16OptimizerWithFloat16Params, distrib_optimizer.py, clip_grads.py;
-    0.13.1 and 0.16.1).
+    Megatron-core sorts parameters by comparing it with 'torch.cuda.BFloat16Tensor' and two more, and refuses
+    all else (core/optimizer/{optimizer,distrib_optimizer,clip_grads}.py, 0.13.1 and 0.16.1).
     """
     import torch
 
@@ -116,7 +116,8 @@ def cpu_index_devices(torch: Any) -> None:
 def pageable_offload(fsdp: Any) -> None:
     """FSDP2's CPUOffloadPolicy without pinned memory, which needs an accelerator.
 
-    verl/workers/fsdp_workers.py (0.6.1) and verl/workers/engine/fsdp/transformer_impl.py (0.9.1) ask for it pinned.
+    verl/workers/fsdp_workers.py (0.6.1) and verl/workers/engine/fsdp/transformer_impl.py (0.9.1) want it
+    pinned.
     """
     original = fsdp.CPUOffloadPolicy
 
@@ -130,7 +131,8 @@ def pageable_offload(fsdp: Any) -> None:
 def sdpa_for_flash_attention(auto_factory: Any) -> None:
     """from_pretrained takes PyTorch's attention where flash-attention is hard-coded.
 
-    verl/utils/model.py:load_valuehead_model (0.6.1, the critic) writes attn_implementation="flash_attention_2".
+    verl/utils/model.py:load_valuehead_model (0.6.1, the critic) writes
+    attn_implementation="flash_attention_2".
     """
     base = auto_factory._BaseAutoModelClass
     original = base.from_pretrained.__func__

@@ -14,8 +14,8 @@ from launch.rehearsal.backend.registry import patch
 def keep_linear_weights(utils: Any) -> None:
     """A CPU linear layer keeps its weight after packing it for the GEMM kernel.
 
-    vllm/model_executor/layers/utils.py:dispatch_cpu_unquantized_gemm (0.32.0) replaces it by an empty parameter
-    without a weight_loader; verl loads weights again and again, and packs them each time
+    vllm/model_executor/layers/utils.py:dispatch_cpu_unquantized_gemm (0.32.0) replaces it by an empty
+    parameter without a weight_loader; verl loads weights again and again, and packs them each time
     (verl/workers/rollout/vllm_rollout/utils.py, 0.9.1).
     """
     original = utils.dispatch_cpu_unquantized_gemm
@@ -25,7 +25,7 @@ def keep_linear_weights(utils: Any) -> None:
         return original(layer, remove_weight=False)
 
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
-    # A vLLM worker imports verl late, through worker_extension_cls, when other layers hold a copy of the name.
+    # A vLLM worker imports verl late (worker_extension_cls), when other layers hold a copy of the name.
     for name, module in list(sys.modules.items()):
         if name.startswith("vllm.") and vars(module).get("dispatch_cpu_unquantized_gemm") is original:
             vars(module)["dispatch_cpu_unquantized_gemm"] = dispatch_cpu_unquantized_gemm

@@ -1,7 +1,7 @@
 """Weights from the trainer to the rollout through Ray's object store, as a verl checkpoint engine.
 
-verl/checkpoint_engine/base.py (0.9.1) ships NCCL, NIXL and others, each of which needs an accelerator. Select this
-one with actor_rollout_ref.rollout.checkpoint_engine.backend=ray_object_store.
+verl/checkpoint_engine (0.9.1) ships NCCL, NIXL and others, each of which needs an accelerator. This one is
+selected by actor_rollout_ref.rollout.checkpoint_engine.backend=ray_object_store.
 """
 
 from __future__ import annotations

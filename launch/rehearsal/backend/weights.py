@@ -56,7 +56,7 @@ def load_exactly(model: Any, received: Mapping[str, Any]) -> float:
         listed = "; ".join(f"{kind}: {', '.join(found)}" for kind, found in faults if found)
         raise WeightMismatchError(
             f"weight update of {len(received)} tensors for a model of {len(own)}: {listed}. "
-            "Actor and rollout must load the same model directory, and every parameter needs its Hugging Face name."
+            "Actor and rollout must load the same model directory, and each parameter its Hugging Face name."
         )
     change = 0.0
     with torch.no_grad():
@@ -80,7 +80,7 @@ def dump(received: Mapping[str, Any], *, replica: int, update: int, global_steps
     """Write a received weight set to $REHEARSAL_DUMP_WEIGHTS, if that is set.
 
     Returns:
-        The file, `replica<R>_update<NNNN>.safetensors`, complete as soon as it exists; None when not asked for.
+        The file, `replica<R>_update<NNNN>.safetensors`, complete once it exists; None when not asked for.
     """
     folder = os.environ.get(DUMP_VARIABLE)
     if not folder:
