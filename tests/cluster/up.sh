@@ -18,6 +18,14 @@ check_machine() {
   done
 }
 
+# Nodes of another root, or that have lost the login node and with it their bridge, cannot be joined.
+stop_outdated() { # ROOTFS
+  local node
+  if node_pid login >/dev/null && grep -qxF "ROOTFS=$1" "$LAB/run/settings"; then return 0; fi
+  for node in $(running_nodes); do stop_node "$node"; done
+  find "$LAB/rootfs" -mindepth 1 -maxdepth 1 ! -path "$1" -exec rm -rf {} +
+}
+
 wait_for_idle() {
   local state='' tries
   for ((tries = 0; tries < 240; tries++)); do
@@ -25,7 +33,7 @@ wait_for_idle() {
     if [ "$state" = "$NODES idle" ]; then return 0; fi
     sleep 0.25
   done
-  tail -n 20 "$LAB"/nodes/*/console.log "$LAB"/nodes/*/upper/var/log/slurm/*.log >&2 || true
+  tail -n 20 "$LAB"/nodes/*/console.log >&2
   die "waited 60 s for '$NODES idle', sinfo says '$state'"
 }
 
@@ -33,13 +41,13 @@ check_machine
 take_lock
 started=$SECONDS
 ROOTFS=$("$CLUSTER/lib/build_rootfs.sh" "${SUITE:-trixie}")
+stop_outdated "$ROOTFS"
 mkdir -p "$LAB/run" "$LAB/shared/scratch" "$LAB/shared/home/alice" "$LAB/nodes"
 chmod 755 "$LAB/shared" "$LAB/shared/home"
 chmod 1777 "$LAB/shared/scratch"
 chown "$ALICE:$ALICE" "$LAB/shared/home/alice"
 
 if ! node_pid login >/dev/null; then
-  for node in $(running_nodes); do stop_node "$node"; done # of a cluster that has lost its bridge
   "$CLUSTER/lib/slurm_conf.sh" "$NODES" "${CPUS:-16}" "${MEMORY:-64000}" "${GPUS:-4}" "$ROOTFS"
   printf 'ROOTFS=%q\nNODES=%q\nGPUS=%q\nBINDS=%q\n' "$ROOTFS" "$NODES" "${GPUS:-4}" "$CHECKOUT ${BINDS:-}" >"$LAB/run/settings"
   start_node login

@@ -8,10 +8,10 @@
 SUITE=$1
 
 PACKAGES=apptainer,slurmctld,slurmd,slurm-client,slurmdbd,mariadb-server,munge
-PACKAGES+=,squashfuse,squashfs-tools,fuse3,fuse-overlayfs,uidmap,libseccomp2 # what Apptainer needs without setuid
+PACKAGES+=,squashfuse,squashfs-tools,fuse3,fuse-overlayfs,fuse2fs,gocryptfs,uidmap,libseccomp2 # what Apptainer needs without setuid
 PACKAGES+=,iproute2,iputils-ping,procps,psmisc,hostname,util-linux,curl,ca-certificates,python3,tzdata
 
-root=$LAB/rootfs/$SUITE-$(sha256sum "${BASH_SOURCE[0]}" | cut -c1-8)
+root=$LAB/rootfs/$SUITE-$(printf '%s' "$PACKAGES" | sha256sum | cut -c1-8)
 if [ ! -d "$root" ]; then
   require_root
   require_mmdebstrap
@@ -19,7 +19,7 @@ if [ ! -d "$root" ]; then
   echo "cluster: building the nodes' root ($SUITE)" >&2
   mkdir -p "$LAB/rootfs" "$LAB/tmp"
   export TMPDIR=$LAB/tmp
-  rm -rf "$LAB/rootfs/$SUITE"-*
+  rm -rf "$root.part"
 
   options=()
   sources=("$(debian_source "$mirror" "$SUITE")")

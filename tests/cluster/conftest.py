@@ -1,0 +1,82 @@
+"""The `cluster` fixture: three Slurm nodes for the session, and nothing left on them after each test."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import CHECKOUT, Cluster
+
+_HERE = Path(__file__).resolve().parent
+
+
+def _why_not() -> str | None:
+    """Why this machine cannot hold the cluster, or None."""
+    if os.geteuid() != 0:
+        return f"the test cluster needs root for namespaces and mounts; this is uid {os.geteuid()}"
+    if not Path("/etc/debian_version").exists():
+        return "the test cluster is built from Debian packages with mmdebstrap; this machine is no Debian"
+    if shutil.which("mmdebstrap") is None:
+        return "the test cluster is built with mmdebstrap, which is not installed; make test installs it"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    why_not = _why_not()
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker("cluster")
+            if why_not is not None:
+                item.add_marker(pytest.mark.skip(reason=why_not))
+
+
+@pytest.fixture(scope="session")
+def _cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    found_up = cluster.is_up()
+    print(cluster.up())
+    yield cluster
+    if not found_up:
+        cluster.down()
+
+
+@pytest.fixture
+def cluster(_cluster: Cluster) -> Iterator[Cluster]:
+    """The running cluster. Fails a test that left a process, a mount or a temporary file of alice on a node."""
+    yield _cluster
+    _cluster.cancel_all()
+    deadline = time.monotonic() + 10  # a job is over before the last of its processes is
+    while left := {node: found for node in ["login", *_cluster.nodes] if (found := _cluster.leftovers(node))}:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    if left:
+        for node in left:
+            _clear(_cluster, node)
+        pytest.fail(f"left behind on the nodes: {left}")
+
+
+def _clear(cluster: Cluster, node: str) -> None:
+    """Give the next test a clean node."""
+    cluster.on(node, "pkill", "-KILL", "-u", "alice", user="root", check=False)
+    rest = "find /dev/shm /tmp /var/tmp -mindepth 1 -maxdepth 1 -user alice -exec rm -rf {} +"
+    cluster.on(node, "sh", "-c", rest, user="root", check=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.when == "call" and report.failed:
+        cluster = getattr(item, "funcargs", {}).get("cluster")
+        if cluster is not None:
+            report.sections.append(("cluster", cluster.report()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """The root of this checkout, at the same path on all nodes."""
+    return CHECKOUT

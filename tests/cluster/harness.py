@@ -1,0 +1,194 @@
+"""Drive the test cluster from Python: commands on nodes, jobs, and what they leave behind."""
+
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
+IMAGE = "/scratch/img/verl-cpu.sif"
+_FINAL = re.compile(r"COMPLETED|FAILED|CANCELLED.*|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE")
+Done = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended, as sacct tells it: COMPLETED, FAILED...; exit code and signal of the batch script."""
+
+    job_id: str
+    state: str
+    exit_code: int
+    signal: int
+
+
+class ClusterError(RuntimeError):
+    """The cluster did not do what a test needs of it; the message holds what it said."""
+
+
+def lab_dir() -> Path:
+    """The folder with everything of this checkout's cluster."""
+    return Path(_script("lib/lab_dir.sh").stdout.strip())
+
+
+def _script(name: str, *arguments: str, timeout_s: float = 60) -> Done:
+    """Run a script of the cluster; raises ClusterError with its output when it fails."""
+    done = _run([HERE / name, *arguments], timeout_s)
+    if done.returncode != 0:
+        raise ClusterError(f"{name} {arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done
+
+
+def _run(words: Sequence[str | Path], timeout_s: float) -> Done:
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+class Cluster:
+    """A running cluster: node `login` and compute nodes `n1`, `n2`, ...
+
+    `scratch` and `home` are /scratch and alice's home as this machine sees them.
+    """
+
+    def __init__(self, nodes: int = 3) -> None:
+        self.lab = lab_dir()
+        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self.scratch = self.lab / "shared" / "scratch"
+        self.home = self.lab / "shared" / "home" / "alice"
+        self.jobs: list[str] = []
+
+    def up(self) -> str:
+        """Build what is missing and start what is not running; returns what the scripts said."""
+        done = _script("up.sh", str(len(self.nodes)), timeout_s=900)
+        return done.stdout + done.stderr
+
+    def is_up(self) -> bool:
+        """Whether the login node runs."""
+        return self.on("login", "true", user="root", check=False).returncode == 0
+
+    def down(self) -> None:
+        """End every node that up() or the user started for this checkout."""
+        _script("down.sh")
+
+    def on(
+        self, node: str, *command: str | Path, user: str = "alice", check: bool = True, timeout_s: float = 60
+    ) -> Done:
+        """Run a command on a node in the user's home.
+
+        Raises:
+            ClusterError: with its output, when `check` and the exit code is not 0.
+            subprocess.TimeoutExpired: after `timeout_s` seconds.
+        """
+        done = _run([HERE / "on", node, "-u", user, *command], timeout_s)
+        if check and done.returncode != 0:
+            raise ClusterError(
+                f"on {node} as {user}: {command} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+            )
+        return done
+
+    def in_image(self, node: str, *command: str | Path, timeout_s: float = 120) -> Done:
+        """Run a command as alice in the image, with the checkout on PYTHONPATH."""
+        # torch leaves a cache folder in /tmp as soon as it is imported
+        variables = f"PYTHONPATH={CHECKOUT},TORCHINDUCTOR_CACHE_DIR=/home/alice/.cache/torchinductor"
+        options = ["--bind", f"{CHECKOUT},/scratch", "--env", variables]
+        return self.on(node, "singularity", "--quiet", "exec", *options, IMAGE, *command, timeout_s=timeout_s)
+
+    def sbatch(self, script: str | Path, *options: str, folder: str | Path = "/home/alice") -> str:
+        """Submit a script as alice from a folder of the login node; returns the job id."""
+        words = ["sh", "-c", 'cd "$0" && exec sbatch --parsable "$@"', folder, *options, script]
+        job_id = self.on("login", *words).stdout.strip().split(";")[0]
+        self.jobs.append(job_id)
+        return job_id
+
+    def state(self, job_id: str) -> Ended:
+        """What sacct says about a job now; state PENDING while the database has not heard of it."""
+        words = ["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode"]
+        state, _, code = (self.on("login", *words).stdout.strip() or "PENDING|0:0").partition("|")
+        exit_code, _, number = code.partition(":")
+        return Ended(job_id, state, int(exit_code), int(number))
+
+    def wait(self, job_id: str, timeout_s: float) -> Ended:
+        """Wait until a job has ended.
+
+        Raises:
+            ClusterError: with the queue and the job's log, when it has not after `timeout_s` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            ended = self.state(job_id)
+            if _FINAL.fullmatch(ended.state):
+                return ended
+            time.sleep(0.5)
+        raise ClusterError(
+            f"job {job_id} has not ended after {timeout_s:.0f} s: {self.state(job_id)}\n{self.report()}"
+        )
+
+    def wait_for_text(self, path: Path, text: str, job_id: str, timeout_s: float) -> None:
+        """Wait until a log holds `text`; raises ClusterError when the job ends or the time is up before."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if path.exists() and text in path.read_text(errors="replace"):
+                return
+            ended = self.state(job_id)
+            if _FINAL.fullmatch(ended.state) or time.monotonic() > deadline:
+                raise ClusterError(f"no {text!r} in {path}; {ended}\n{self.report()}")
+            time.sleep(0.5)
+
+    def power_off(self, node: str) -> None:
+        """End a node without a warning to what runs on it."""
+        _script("node_kill.sh", node)
+
+    def power_on(self, node: str) -> None:
+        """Boot a node that was powered off."""
+        _script("node_up.sh", node)
+
+    def wait_for_idle(self, timeout_s: float) -> None:
+        """Wait until Slurm says that every node is idle; raises ClusterError when time is up."""
+        deadline = time.monotonic() + timeout_s
+        wanted = f"{len(self.nodes)} idle"
+        while (said := self.on("login", "sinfo", "-h", "-o", "%D %t").stdout.strip()) != wanted:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"waited {timeout_s:.0f} s for {wanted!r}, sinfo says {said!r}\n{self.report()}"
+                )
+            time.sleep(0.25)
+
+    def processes(self, node: str) -> list[str]:
+        """Processes of alice on a node: "PID ARGUMENTS"."""
+        done = self.on(node, "ps", "-u", "alice", "-o", "pid=,args=", user="root", check=False)
+        return [line.strip() for line in done.stdout.splitlines()]
+
+    def leftovers(self, node: str) -> list[str]:
+        """What a job should have taken away: processes, image mounts, shared memory, temporary files."""
+        files = "find /dev/shm /tmp /var/tmp -mindepth 1 -maxdepth 1 -user alice"
+        mounts = "grep -E ' (fuse|squashfs)' /proc/mounts"
+        found = self.on(node, "sh", "-c", f"{files}; {mounts}", user="root", check=False).stdout.splitlines()
+        return self.processes(node) + found
+
+    def cancel_all(self) -> None:
+        """Cancel alice's jobs and wait until none is left in the queue."""
+        self.on("login", "scancel", "--user=alice", user="root")
+        deadline = time.monotonic() + 40
+        while self.on("login", "squeue", "-h").stdout.strip():
+            if time.monotonic() > deadline:
+                raise ClusterError(f"jobs are still there 40 s after scancel\n{self.report()}")
+            time.sleep(0.5)
+
+    def report(self, lines: int = 60) -> str:
+        """The ends of the logs of Slurm, the nodes and the newest jobs, to show when a test fails."""
+        texts = [self.on("login", "sh", "-c", "sinfo; squeue; sacct -X | tail -5", check=False).stdout]
+        recent = time.time() - 900
+        for pattern in ("nodes/*/console.log", "nodes/*/upper/var/log/slurm/*.log"):
+            texts += [_tail(path, 15) for path in sorted(self.lab.glob(pattern))]
+        job_logs = [*self.home.rglob("*.out"), *self.home.rglob("*.log"), *self.scratch.glob("rl/**/*.log")]
+        for path in sorted(path for path in job_logs if path.is_file() and path.stat().st_mtime > recent):
+            texts.append(_tail(path, lines))
+        return "\n".join(text for text in texts if text)
+
+
+def _tail(path: Path, lines: int) -> str:
+    text = "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    return f"--- {path}\n{text}" if text else ""
