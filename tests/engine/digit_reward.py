@@ -9,7 +9,5 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw
     score = sum(character.isdigit() for character in solution_str) / max(1, len(solution_str))
     record = Path(os.environ["DIGIT_REWARD_LOG"]) / f"{os.getpid()}.jsonl"
     with record.open("a", encoding="utf-8") as lines:
-        lines.write(
-            json.dumps({"solution": solution_str, "ground_truth": ground_truth, "score": score}) + "\n"
-        )
+        lines.write(json.dumps({"solution": solution_str, "ground_truth": ground_truth, "score": score}) + "\n")
     return score

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -109,9 +110,7 @@ def train(
     }
     for name in ("RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         environment.pop(name, None)
-    with tempfile.TemporaryDirectory(
-        prefix="ray-", dir="/tmp"
-    ) as ray_folder:  # Ray's socket paths must be short
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as ray_folder:  # Ray's socket paths must be short
         command = [
             stack.python,
             *_entry_point(actor, one_step_off),
@@ -138,10 +137,8 @@ def train(
             except subprocess.TimeoutExpired:
                 returncode = -1
             finally:
-                try:
-                    os.killpg(process.pid, signal.SIGKILL)  # Ray's daemons are in the trainer's session
-                except ProcessLookupError:
-                    pass
+                with contextlib.suppress(ProcessLookupError):  # Ray's daemons are in the trainer's group
+                    os.killpg(process.pid, signal.SIGKILL)
     text = (folder / "log").read_text(errors="replace")
     return Run(returncode, text, folder, read_metrics(text))
 

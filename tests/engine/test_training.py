@@ -1,0 +1,99 @@
+"""The real trainer, a few steps of each combination: steps, rewards, checkpoints, and exactness of the weights."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from trainer import BATCH, ROOT, SAMPLES, Run, train
+
+pytestmark = pytest.mark.engine
+
+MEGATRON = "actor_rollout_ref.actor.megatron"
+
+
+def check_steps(run: Run, steps: int) -> None:
+    """The trainer ended well, did every step, learned, and its scores are the reward function's."""
+    assert run.returncode == 0, run.log[-8000:]
+    assert sorted(run.metrics) == list(range(1, steps + 1))
+    for metrics in run.metrics.values():
+        assert metrics["actor/grad_norm"] > 0
+    rewards = run.rewards()
+    size = BATCH * SAMPLES
+    assert len(rewards) >= steps * size
+    for step, metrics in run.metrics.items():
+        batch = rewards[(step - 1) * size : step * size]
+        assert metrics["critic/score/mean"] == pytest.approx(sum(batch) / size, abs=1e-5), step
+
+
+def check_exactness(run: Run, models: Path) -> None:
+    """The first step's checkpoint, merged, equals what the rollout received next, bit for bit, and has changed.
+
+    Both trainers send the weights before a step's generation: the last set that arrives in a run of two steps
+    holds
+    the first step's update, as global_step_1 does.
+    """
+    merged = run.folder / "merged"
+    command = [sys.executable, "-m", "converters.merge", "--local_dir", str(run.checkpoints / "global_step_1")]
+    command += ["--target_dir", str(merged), "--base_model", str(models / "policy")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trained = {name: tensor for file in merged.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    received = load_file(run.dumps[-1])
+    assert trained.keys() == received.keys()
+    for name, tensor in trained.items():
+        assert tensor.dtype == received[name].dtype, name
+        assert torch.equal(tensor, received[name]), name
+    initial = load_file(models / "policy" / "model.safetensors")
+    assert any(not torch.equal(initial[name].to(tensor.dtype), tensor) for name, tensor in trained.items())
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sizes"),
+    [
+        pytest.param(1, [], id="tp1"),
+        pytest.param(2, [f"{MEGATRON}.tensor_model_parallel_size=2"], id="tp2"),
+        pytest.param(2, [f"{MEGATRON}.pipeline_model_parallel_size=2"], id="pp2"),
+    ],
+)
+def test_megatron_one_step_off(stack091, sums, tmp_path, ranks, sizes):
+    run = train(
+        stack091, tmp_path, sums, actor="megatron", actor_ranks=ranks, overrides=[*sizes, "trainer.save_freq=1"]
+    )
+    check_steps(run, 2)
+    with safe_open(run.dumps[-1], "pt") as dump:
+        assert dump.metadata() == {"global_steps": "2"}
+    check_exactness(run, stack091.models)
+
+
+def test_fsdp2_one_step_off_with_two_replicas(stack091, sums, tmp_path):
+    run = train(stack091, tmp_path, sums, actor="fsdp2", rollout_ranks=2, overrides=["trainer.save_freq=1"])
+    check_steps(run, 2)
+    last = [path for path in run.dumps if path.name.endswith("_update0003.safetensors")]
+    assert [path.name[:8] for path in last] == ["replica0", "replica1"]
+    assert last[0].read_bytes() == last[1].read_bytes()
+    check_exactness(run, stack091.models)
+
+
+def test_colocated_main_ppo(stack091, sums, tmp_path):
+    run = train(stack091, tmp_path, sums, actor="megatron", one_step_off=False, overrides=["trainer.save_freq=1"])
+    check_steps(run, 2)
+
+
+@pytest.mark.parametrize("actor", ["megatron", "fsdp2"])
+def test_verl_061(stack061, sums, tmp_path, actor):
+    run = train(stack061, tmp_path, sums, actor=actor, overrides=["trainer.save_freq=1"])
+    check_steps(run, 2)
+    check_exactness(run, stack061.models)
+
+
+def test_vllm_rollout(stack_vllm, sums, tmp_path):
+    run = train(stack_vllm, tmp_path, sums, actor="megatron", rollout="vllm")
+    check_steps(run, 2)
+    # bfloat16 in both engines: log-probs of the same weights agree to about 1e-2.
+    assert run.metrics[1]["rollout_corr/kl"] == pytest.approx(0, abs=2e-2)
