@@ -37,10 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _cluster() -> Iterator[Cluster]:
     cluster = Cluster()
     found_up = cluster.is_up()
-    print(cluster.up())
-    yield cluster
-    if not found_up:
-        cluster.down()
+    try:
+        print(cluster.up())
+        yield cluster
+    finally:
+        if not found_up:
+            cluster.down()
 
 
 @pytest.fixture

@@ -3,5 +3,6 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 
 require_root
+take_lock
 node_pid "$1" >/dev/null || die "node $1 is not up"
 stop_node "$1"

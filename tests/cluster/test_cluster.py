@@ -49,3 +49,6 @@ def test_killed_node_is_gone_and_comes_back(cluster: Cluster) -> None:
     cluster.power_on("n3")
     cluster.wait_for_idle(60)
     assert cluster.on("n3", "hostname").stdout.strip() == "n3"
+    (cluster.home / "again.sh").write_text("#!/bin/bash\n#SBATCH --nodelist=n3 --output=again-%j.out\nhostname\n")
+    ended = cluster.wait(cluster.sbatch("again.sh"), 60)
+    assert (ended.state, ended.exit_code) == ("COMPLETED", 0)

@@ -60,6 +60,7 @@ fi
 # shellcheck source=/dev/null
 . "$LAB/run/settings" # what runs may have been started with another number
 for ((i = 1; i <= NODES; i++)); do start_node "n$i"; done
+for ((i = 1; i <= NODES; i++)); do wait_for_node "n$i"; done
 wait_for_idle
 echo "cluster: $NODES nodes with $("$CLUSTER/on" login sinfo -V) after $((SECONDS - started)) s, state in $LAB"
 

@@ -53,6 +53,7 @@ else
   slurmd -D >/var/log/slurm/slurmd.out 2>&1 &
 fi
 
+touch /run/node-ready
 trap 'exit 0' TERM
 while :; do # bash reaps what the node's processes leave behind
   sleep 3600 &
