@@ -35,8 +35,7 @@ def check_exactness(run: Run, models: Path) -> None:
     """The first step's checkpoint, merged, equals what the rollout received next, bit for bit, and has changed.
 
     Both trainers send the weights before a step's generation: the last set that arrives in a run of two steps
-    holds
-    the first step's update, as global_step_1 does.
+    holds the first step's update, as global_step_1 does.
     """
     merged = run.folder / "merged"
     command = [sys.executable, "-m", "converters.merge", "--local_dir", str(run.checkpoints / "global_step_1")]
