@@ -126,9 +126,7 @@ def convert(source: Source, out: Path, options: Options) -> Summary:
         sinks = [train] if test is None else [train, test]
         for sink in sinks:
             if not sink.rows:
-                raise DataError(
-                    f"{sink.path.stem}: no rows in {', '.join(map(str, source.train + source.test))}"
-                )
+                raise DataError(f"{sink.path.stem}: no rows in {', '.join(map(str, source.train + source.test))}")
             sink.finish()
         for sink in sinks:
             sink.publish()
@@ -161,9 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="folder to write to, made if missing"
     )
-    parser.add_argument(
-        "--format", choices=("auto", *FORMATS), default="auto", help="default: by the first row"
-    )
+    parser.add_argument("--format", choices=("auto", *FORMATS), default="auto", help="default: by the first row")
     parser.add_argument(
         "--data-source", metavar="NAME", help=f"data_source of each row (default {gsm8k.DATA_SOURCE})"
     )

@@ -66,9 +66,7 @@ def parse_object(line: bytes) -> dict[str, Any]:
     try:
         value = json.loads(line.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
-        raise FieldError(
-            None, f"expected UTF-8, got byte 0x{line[error.start]:02X} at {error.start}"
-        ) from error
+        raise FieldError(None, f"expected UTF-8, got byte 0x{line[error.start]:02X} at {error.start}") from error
     except json.JSONDecodeError as error:
         raise FieldError(
             None, f"expected a JSON object on one line: {error.msg} at column {error.colno}"

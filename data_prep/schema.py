@@ -1,7 +1,7 @@
 """The one Arrow schema of the files that this package writes.
 
-verl's ``RLHFDataset`` joins files with ``datasets.concatenate_datasets``, which fails when two files differ in a
-type (verl/utils/dataset/rl_dataset.py, 0.9.1), so every file has this schema whatever rows it holds.
+verl joins files with ``datasets.concatenate_datasets``, which fails when two files differ in a type
+(``RLHFDataset``, verl/utils/dataset/rl_dataset.py, 0.9.1): every file has this schema, whatever its rows.
 """
 
 from __future__ import annotations

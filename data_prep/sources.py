@@ -23,9 +23,7 @@ class Source:
 
 def _existing_file(path: Path) -> Path:
     if not path.exists():
-        raise DataError(
-            f"{path}: no such file. Give a JSONL file, a folder with train.jsonl, or sample:gsm8k."
-        )
+        raise DataError(f"{path}: no such file. Give a JSONL file, a folder with train.jsonl, or sample:gsm8k.")
     if not path.is_file():
         raise DataError(f"{path}: not a regular file.")
     return path
@@ -46,9 +44,7 @@ def resolve(source: str) -> Source:
         name = source.removeprefix(SAMPLE_PREFIX)
         known = sorted(path.name for path in _SAMPLES.iterdir() if path.is_dir())
         if name not in known:
-            raise DataError(
-                f"{source}: no such sample. Shipped: {', '.join(SAMPLE_PREFIX + k for k in known)}"
-            )
+            raise DataError(f"{source}: no such sample. Shipped: {', '.join(SAMPLE_PREFIX + k for k in known)}")
         return _folder(_SAMPLES / name)
     path = Path(source)
     return _folder(path) if path.is_dir() else Source((_existing_file(path),), ())

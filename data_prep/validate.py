@@ -30,9 +30,7 @@ def schema_problems(schema: pa.Schema) -> list[str]:
     if not (pa.types.is_list(prompt) or pa.types.is_large_list(prompt)):
         problems.append(f"column 'prompt' is {prompt}; expected a list of {{role, content}}")
     elif not pa.types.is_struct(prompt.value_type) or not {"role", "content"} <= set(prompt.value_type.names):
-        problems.append(
-            f"column 'prompt' is a list of {prompt.value_type}; expected a list of {{role, content}}"
-        )
+        problems.append(f"column 'prompt' is a list of {prompt.value_type}; expected a list of {{role, content}}")
     source = schema.field("data_source").type
     if not (pa.types.is_string(source) or pa.types.is_large_string(source)):
         problems.append(f"column 'data_source' is {source}; expected string")

@@ -92,6 +92,7 @@ class _State:
         self.scorer: Scorer | None = None
         self.failure: BaseException | None = None
         self.metrics.gauge("reward_queue_depth", "Pairs that wait.", lambda: self.batcher.depth)
+        self.metrics.gauge("reward_scoring_pairs", "Pairs that are scored now.", lambda: self.batcher.scoring)
         self.metrics.gauge("reward_queue_capacity", "Pairs that may wait.", lambda: options.queue)
         self.metrics.gauge("reward_ready", "1 once the self-test passed.", lambda: self.scorer is not None)
 
@@ -147,6 +148,7 @@ def create_app(
         await run_in_threadpool(state.batcher.close)
 
     app = FastAPI(title="Reward server", version="1", lifespan=lifespan)
+    app.state.batcher = state.batcher
     app.add_middleware(Gate, token=options.token, max_bytes=options.max_bytes, metrics=state.metrics)
     _add_error_handlers(app)
     _add_scoring(app, state)
@@ -158,9 +160,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         # The input is not echoed: it is prompt text, and may hold what UTF-8 cannot.
-        detail = [
-            {"loc": list(item["loc"]), "msg": item["msg"], "type": item["type"]} for item in error.errors()
-        ]
+        detail = [{"loc": list(item["loc"]), "msg": item["msg"], "type": item["type"]} for item in error.errors()]
         return JSONResponse({"detail": detail}, status_code=422)
 
     @app.exception_handler(ScoringError)

@@ -54,6 +54,8 @@ class Batcher:
         self._closing = False
         self._loaded = False
         self._seconds_per_pair = 0.05
+        self.scoring = 0
+        """Pairs of the current round."""
         self._thread: threading.Thread | None = None
 
     def start(self, load: Callable[[], Scorer], failed: Callable[[BaseException], None]) -> None:
@@ -63,15 +65,18 @@ class Batcher:
             load: makes the scorer, in the worker thread.
             failed: called in the worker thread with what ``load`` raised; the worker then ends.
         """
-        self._thread = threading.Thread(
-            target=self._run, args=(load, failed), name="reward-worker", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(load, failed), name="reward-worker", daemon=True)
         self._thread.start()
 
     @property
     def depth(self) -> int:
         """Pairs that wait."""
         return len(self._jobs)
+
+    @property
+    def loading(self) -> bool:
+        """Whether the worker is still in ``load``."""
+        return self._thread is not None and self._thread.is_alive() and not self._loaded
 
     async def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score | ScoringError]:
         """Queue the pairs, all or none, and wait for their results (one a pair, in order).
@@ -123,6 +128,7 @@ class Batcher:
                 if self._closing and not self._jobs:
                     return
                 continue
+            self.scoring = len(jobs)
             started = time.monotonic()
             try:
                 results = scorer.score([(job.prompt, job.response) for job in jobs])
@@ -132,3 +138,4 @@ class Batcher:
             self._seconds_per_pair = (time.monotonic() - started) / len(jobs)
             for job, result in zip(jobs, results, strict=True):
                 job.resolve(result)
+            self.scoring = 0

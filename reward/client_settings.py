@@ -103,9 +103,7 @@ def _number(keywords: Mapping[str, Any], name: str, default: str, above: float =
 
 def _url(text: str) -> str:
     if not text:
-        raise RewardConfigError(
-            "REWARD_SERVER_URL is not set: the launcher sets it, e.g. http://HEAD_NODE:8000"
-        )
+        raise RewardConfigError("REWARD_SERVER_URL is not set: the launcher sets it, e.g. http://HEAD_NODE:8000")
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise RewardConfigError(f"REWARD_SERVER_URL is {text!r}; expected http://HOST:PORT")

@@ -51,9 +51,7 @@ class Metrics:
         lines: list[str] = []
         for name in sorted({name for name, _ in counts}):
             lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} counter"]
-            lines += [
-                f"{key}{labels} {value}" for (key, labels), value in sorted(counts.items()) if key == name
-            ]
+            lines += [f"{key}{labels} {value}" for (key, labels), value in sorted(counts.items()) if key == name]
         name = "reward_request_seconds"
         lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} summary"]
         lines += [f"{name}_sum {seconds:.6f}", f"{name}_count {requests}"]

@@ -63,9 +63,7 @@ class RewardModel:
             "bfloat16": torch.bfloat16,
         }[dtype]
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(
-                path, trust_remote_code=False, local_files_only=True
-            )
+            self._tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
             model, loading = AutoModelForSequenceClassification.from_pretrained(
                 path,
                 dtype=self.dtype,
@@ -96,9 +94,7 @@ class RewardModel:
         ):
             if source is not None:
                 return int(source)
-        raise ModelDirError(
-            f"{path}: neither tokenizer nor config has a padding or end token; set pad_token_id."
-        )
+        raise ModelDirError(f"{path}: neither tokenizer nor config has a padding or end token; set pad_token_id.")
 
     def _limit(self, max_length: int) -> int:
         positions = getattr(self._model.config, "max_position_embeddings", None)
@@ -118,9 +114,7 @@ class RewardModel:
         encoded = self._tokenizer(prompt, response, verbose=False)
         truncated = len(encoded["input_ids"]) > self.max_length
         if truncated:
-            encoded = self._tokenizer(
-                prompt, response, truncation=True, max_length=self.max_length, verbose=False
-            )
+            encoded = self._tokenizer(prompt, response, truncation=True, max_length=self.max_length, verbose=False)
         if not encoded["input_ids"]:
             raise EmptyPairError("prompt and response together have no token")
         return Pair(list(encoded["input_ids"]), list(encoded.get("token_type_ids", ())), truncated)
@@ -141,9 +135,7 @@ class RewardModel:
         lengths = [len(pair.input_ids) for _, pair in tokenised]
         for batch in plan_batches(lengths, self.token_budget, _MAX_PAIRS):
             members = [tokenised[index] for index in batch]
-            for (position, pair), value in zip(
-                members, self._forward([pair for _, pair in members]), strict=True
-            ):
+            for (position, pair), value in zip(members, self._forward([pair for _, pair in members]), strict=True):
                 if math.isfinite(value):
                     results[position] = Score(value, len(pair.input_ids), pair.truncated)
                 else:
@@ -181,9 +173,7 @@ class RewardModel:
         tolerance = _SELF_TEST_TOLERANCE[self.dtype]
         for padded, single in zip(together, alone, strict=True):
             if not (math.isfinite(padded) and math.isfinite(single)):
-                raise ModelDirError(
-                    f"self-test: the model's output is {single} (alone), {padded} (in a batch)"
-                )
+                raise ModelDirError(f"self-test: the model's output is {single} (alone), {padded} (in a batch)")
             if abs(padded - single) > tolerance * max(1.0, abs(single)):
                 raise ModelDirError(
                     f"self-test: padding changes a score from {single} to {padded}; "

@@ -85,9 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         help="tokens of a pair; longer pairs are truncated and reported so (default %(default)s)",
     )
     parser.add_argument("--token-file", type=Path, metavar="F", help="file with the bearer token for /score*")
-    parser.add_argument(
-        "--threads", type=_positive, metavar="N", help="CPU threads of torch (default: its own)"
-    )
+    parser.add_argument("--threads", type=_positive, metavar="N", help="CPU threads of torch (default: its own)")
     parser.add_argument(
         "--queue",
         type=_positive,
@@ -168,6 +166,10 @@ def serve(options: ServerOptions, sock: socket.socket) -> int:
     if not server.started:
         return 1
     log.info("stopped")
+    if app.state.batcher.loading:
+        # torch aborts the process when the interpreter ends under a thread that is inside it.
+        logging.shutdown()
+        os._exit(0)
     return 0
 
 

@@ -63,15 +63,11 @@ def request_score(settings: ClientSettings, prompt: str, response: str) -> Serve
         with _slot(settings.max_in_flight) as waited:
             end += waited
             attempts += 1
-            outcome = _attempt(
-                settings, prompt, response, min(settings.timeout, max(0.1, end - time.monotonic()))
-            )
+            outcome = _attempt(settings, prompt, response, min(settings.timeout, max(0.1, end - time.monotonic())))
         if isinstance(outcome, requests.Response):
             raw_score, truncated = _parse(outcome, settings.url)
             return ServerScore(raw_score, truncated, attempts)
-        backoff = min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2 ** min(attempts - 1, 10)) * random.uniform(
-            0.5, 1.5
-        )
+        backoff = min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2 ** min(attempts - 1, 10)) * random.uniform(0.5, 1.5)
         delay = max(backoff, outcome.retry_after)
         if time.monotonic() + delay >= end:
             raise RewardOutageError(
@@ -84,9 +80,7 @@ def request_score(settings: ClientSettings, prompt: str, response: str) -> Serve
         time.sleep(delay)
 
 
-def _attempt(
-    settings: ClientSettings, prompt: str, response: str, timeout: float
-) -> requests.Response | _Failure:
+def _attempt(settings: ClientSettings, prompt: str, response: str, timeout: float) -> requests.Response | _Failure:
     headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
     try:
         reply = _session().post(

@@ -1,0 +1,69 @@
+"""A random tiny reward model with a real tokenizer, and one real server for the tests that do not stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from reward_servers import NAN_CHARACTER, RunningServer, running_server
+
+_TEXT = [
+    "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May.",
+    "Weng earns $12 an hour for babysitting. Yesterday, she just did 50 minutes of babysitting.",
+    "The answer is 72. Let's think step by step and output the final answer after ####.",
+] * 20
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen2 classifier with one label whose output is NaN where the text holds NAN_CHARACTER."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForSequenceClassification
+
+    path = tmp_path_factory.mktemp("reward_model")
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.train_from_iterator(
+        _TEXT,
+        trainers.BpeTrainer(
+            vocab_size=512,
+            special_tokens=["<|endoftext|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token="<|endoftext|>", pad_token="<|endoftext|>", model_max_length=4096
+    )
+    tokenizer.save_pretrained(path)
+    torch.manual_seed(7)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        num_labels=1,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.5,
+    )
+    model = Qwen2ForSequenceClassification(config).float()
+    (poison,) = tokenizer(NAN_CHARACTER)["input_ids"]
+    with torch.no_grad():
+        model.model.embed_tokens.weight[poison] = float("nan")
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def server(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server for all tests that do not stop it."""
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    with running_server(model_dir, log) as running:
+        yield running
+        assert running.terminate() == 0, log.read_text()

@@ -1,0 +1,170 @@
+"""Real reward servers in subprocesses, and a stub server with scripted replies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import requests
+
+ROOT = Path(__file__).resolve().parents[2]
+NAN_CHARACTER = "\x07"
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@dataclass
+class RunningServer:
+    """A server process and its log file."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def terminate(self, timeout: float = 20) -> int:
+        """SIGTERM, then the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout: float = 60) -> None:
+    """Poll until ``condition`` holds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"no {what} within {timeout} s")
+        time.sleep(0.05)
+
+
+def metric(server: RunningServer, name: str) -> float:
+    """One value of the metrics page."""
+    page = requests.get(f"{server.url}/metrics", timeout=30).text
+    (line,) = [line for line in page.splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[-1])
+
+
+def status_of(url: str) -> int:
+    """HTTP status of a GET, 0 where nothing listens."""
+    try:
+        return requests.get(url, timeout=5).status_code
+    except requests.ConnectionError:
+        return 0
+
+
+@contextmanager
+def running_server(model: Path, log: Path, *options: str, ready: bool = True) -> Iterator[RunningServer]:
+    """A real server in a subprocess, with one torch thread; killed at the end if it still runs."""
+    port = free_port()
+    command = [sys.executable, "-m", "reward.server", "--model", str(model), "--port", str(port), "--threads", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error:::reward"}
+    with log.open("wb") as output:
+        process = subprocess.Popen([*command, *options], stdout=output, stderr=output, env=environment)
+    server = RunningServer(f"http://127.0.0.1:{port}", process, log)
+    try:
+        if ready:
+            wait_until(
+                lambda: process.poll() is not None or status_of(f"{server.url}/ready") == 200,
+                f"/ready, see {log}",
+            )
+            assert process.poll() is None, log.read_text()
+        yield server
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+Reply = tuple[int, dict[str, str], bytes] | float
+
+
+@dataclass
+class Stub:
+    """A server that gives scripted replies; the last one repeats. A float is a pause before 200, in seconds."""
+
+    replies: list[Reply]
+    url: str = ""
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    in_flight: int = 0
+    peak: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def reply(status: int, body: object = None, **headers: str) -> Reply:
+    """A scripted JSON reply."""
+    return status, headers, json.dumps(body).encode()
+
+
+def scored(score: float) -> Reply:
+    """A scripted 200 with a score."""
+    return reply(200, {"score": score, "truncated": False, "tokens": 3})
+
+
+@contextmanager
+def stub_server(*replies: Reply) -> Iterator[Stub]:
+    """A threaded HTTP/1.1 server on a free port."""
+    stub = Stub(list(replies))
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            with stub.lock:
+                stub.requests.append(json.loads(body))
+                stub.headers.append(dict(self.headers))
+                script = stub.replies[min(len(stub.requests), len(stub.replies)) - 1]
+                stub.in_flight += 1
+                stub.peak = max(stub.peak, stub.in_flight)
+            try:
+                if isinstance(script, float):
+                    time.sleep(script)
+                    script = scored(1.0)
+                assert isinstance(script, tuple)
+                status, headers, content = script
+                with stub.lock:
+                    stub.in_flight -= 1
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True  # the client gave up on a reply that came too late
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 512
+        daemon_threads = True
+
+    httpd = Server(("127.0.0.1", 0), Handler)
+    stub.url = f"http://127.0.0.1:{httpd.server_address[1]}"
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield stub
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()

@@ -1,0 +1,314 @@
+"""compute_score against a stub with scripted replies, and against the real server."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reward_servers import ROOT, RunningServer, free_port, reply, scored, stub_server
+
+from reward.client import (
+    RewardConfigError,
+    RewardError,
+    RewardOutageError,
+    RewardReplyError,
+    compute_score,
+)
+
+KEYS = {"score", "raw_score", "status", "clamped", "truncated", "attempts", "latency_s"}
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SERVER_URL", "LOG_PATH", "ON_OUTAGE", "MIN_SCORE", "MAX_SCORE", "DEADLINE", "SERVER_TOKEN_FILE"):
+        monkeypatch.delenv(f"REWARD_{name}", raising=False)
+
+
+def unreachable() -> str:
+    """A URL where nothing listens."""
+    return f"http://127.0.0.1:{free_port()}"
+
+
+def test_pair_that_is_sent() -> None:
+    with stub_server(scored(1.5)) as stub:
+        result = compute_score("d", "<think>plan</think> It is 72.", "What is 6 * 12?", server_url=stub.url)
+    assert stub.requests == [{"prompt": "What is 6 * 12?", "response": "It is 72."}]
+    assert (result["score"], result["raw_score"], result["status"], result["attempts"]) == (1.5, 1.5, 0, 1)
+
+
+def test_calling_styles_of_verl() -> None:
+    with stub_server(scored(2.0)) as stub:
+        keywords = {"data_source": "d", "solution_str": "r", "ground_truth": "g", "server_url": stub.url}
+        calls = [
+            compute_score(**keywords),
+            compute_score(**keywords, extra_info=None),
+            compute_score(**keywords, extra_info={"index": 3, "num_turns": None}),
+            compute_score(**keywords, reward_router_address=None, reward_model_tokenizer=object(), unknown=1),
+            compute_score("d", "r", "g", {}, server_url=stub.url),
+        ]
+    assert [call["score"] for call in calls] == [2.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "prompt"),
+    [
+        ("text", "text"),
+        (np.str_("text"), "text"),
+        (72, "72"),
+        (np.int64(72), "72"),
+        (np.float64(0.5), "0.5"),
+        (["a", "b"], "a\nb"),
+        (np.array(["a", "b"], dtype=object), "a\nb"),
+        ([1, 2], "[1, 2]"),
+        ({"k": "é"}, '{"k": "é"}'),
+        ("half \ud800 pair", "half \ufffd pair"),
+        ("whole \ud83d\ude00 pair", "whole \U0001f600 pair"),
+    ],
+)
+def test_ground_truth_becomes_the_prompt(ground_truth: object, prompt: str) -> None:
+    with stub_server(scored(0.0)) as stub:
+        compute_score("d", "r", ground_truth, server_url=stub.url)
+    assert stub.requests[0]["prompt"] == prompt
+
+
+@pytest.mark.parametrize("ground_truth", [None, float("nan"), np.float64("nan")])
+def test_missing_ground_truth(ground_truth: object) -> None:
+    with pytest.raises(RewardError, match="ground_truth is"):
+        compute_score("d", "r", ground_truth, server_url="http://127.0.0.1:1")
+
+
+def test_same_keys_and_finite_floats_in_every_case() -> None:
+    with stub_server(scored(1.0), scored(1e6), scored(-1e6)) as stub:
+        results = [compute_score("math", "r", "g", server_url=stub.url) for _ in range(3)]
+        results.append(compute_score("code", "<think>never closed", "g", server_url=stub.url))
+    results.append(compute_score("down", "r", "g", server_url=unreachable(), on_outage="penalty", deadline=0.3))
+    assert [result["score"] for result in results] == [1.0, 30.0, -40.0, -40.0, -40.0]
+    assert [result["status"] for result in results] == [0, 0, 0, 1, 2]
+    assert [result["clamped"] for result in results] == [0, 1, 1, 0, 0]
+    for result in results:
+        assert result.keys() == KEYS
+        assert all(type(value) is float and math.isfinite(value) for value in result.values())
+
+
+def test_stray_tag_costs_no_request() -> None:
+    with stub_server(scored(1.0)) as stub:
+        result = compute_score("d", "a</think>b</think>c", "g", server_url=stub.url, min_score=-3)
+    assert stub.requests == []
+    assert (result["score"], result["status"], result["attempts"]) == (-3.0, 1.0, 0.0)
+
+
+def test_limits_from_keywords_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stub_server(scored(100.0)) as stub:
+        monkeypatch.setenv("REWARD_SERVER_URL", stub.url + "/")
+        monkeypatch.setenv("REWARD_MAX_SCORE", "5")
+        assert compute_score("d", "r", "g")["score"] == 5
+        assert compute_score("d", "r", "g", max_score=7)["score"] == 7
+        assert compute_score("d", "r", "g", reward_max_score="8.5")["score"] == 8.5
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({}, "REWARD_SERVER_URL is not set"),
+        ({"server_url": "head:8000"}, "'head:8000'"),
+        ({"server_url": "http://h", "min_score": "low"}, "REWARD_MIN_SCORE.*'low'"),
+        ({"server_url": "http://h", "max_score": "nan"}, "REWARD_MAX_SCORE.*'nan'"),
+        ({"server_url": "http://h", "min_score": 2, "max_score": 1}, "above"),
+        ({"server_url": "http://h", "on_outage": "zero"}, "REWARD_ON_OUTAGE is 'zero'"),
+        ({"server_url": "http://h", "on_outage": "wait:soon"}, "wait:SECONDS"),
+        ({"server_url": "http://h", "on_outage": "wait:-1"}, "wait:SECONDS"),
+        ({"server_url": "http://h", "deadline": 0}, "REWARD_DEADLINE.*above 0"),
+        ({"server_url": "http://h", "server_token_file": "/nowhere"}, "REWARD_SERVER_TOKEN_FILE /nowhere"),
+    ],
+)
+def test_settings_that_are_wrong(keywords: dict[str, object], message: str) -> None:
+    with pytest.raises(RewardConfigError, match=message):
+        compute_score("d", "r", "g", **keywords)
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_busy_twice_then_a_score(status: int) -> None:
+    with stub_server(reply(status), reply(status), scored(4.0)) as stub:
+        result = compute_score("d", "r", "g", server_url=stub.url)
+    assert (result["score"], result["attempts"], len(stub.requests)) == (4.0, 3, 3)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500, 301])
+def test_refusal_is_not_repeated(status: int) -> None:
+    with stub_server(reply(status, {"detail": "because"}, Location="/elsewhere")) as stub:
+        with pytest.raises(RewardReplyError, match=f"HTTP {status}: .*because"):
+            compute_score("d", "r", "g", server_url=stub.url, on_outage="penalty")
+        assert len(stub.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "[]",
+        "{}",
+        "not json",
+        '{"score": null}',
+        '{"score": NaN}',
+        '{"score": Infinity}',
+        '{"score": "1"}',
+        "1",
+    ],
+)
+def test_reply_without_a_finite_score_is_an_error(body: str) -> None:
+    with stub_server((200, {}, body.encode())) as stub:
+        with pytest.raises(RewardReplyError):
+            compute_score("d", "r", "g", server_url=stub.url, on_outage="penalty")
+        assert len(stub.requests) == 1
+
+
+def test_refused_connection_raises_after_the_deadline() -> None:
+    url = unreachable()
+    started = time.monotonic()
+    with pytest.raises(RewardOutageError, match="Connection refused") as error:
+        compute_score("d", "r", "g", server_url=url, deadline=1)
+    assert time.monotonic() - started < 5
+    assert error.value.attempts >= 2
+    assert url in str(error.value)
+    assert f"({error.value.attempts} attempts)" in str(error.value)
+
+
+def test_outage_error_survives_pickle() -> None:
+    error = RewardOutageError("message", url="u", cause="c", attempts=3)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.url, copy.cause, copy.attempts) == ("message", "u", "c", 3)
+
+
+def test_wait_policy_outlasts_the_deadline() -> None:
+    with stub_server(reply(503, None, Retry_After="1"), reply(503, None, Retry_After="1"), scored(1.0)) as stub:
+        with pytest.raises(RewardOutageError):
+            compute_score("d", "r", "g", server_url=stub.url, deadline=0.5)
+        result = compute_score("d", "r", "g", server_url=stub.url, deadline=0.5, on_outage="wait:30")
+    assert result["score"] == 1.0
+
+
+def test_retry_after_in_seconds_and_as_a_date() -> None:
+    date = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=3), usegmt=True)
+    for value, least in (("1", 1.0), (date, 1.0), ("soon", 0.0)):
+        with stub_server(reply(429, None, Retry_After=value), scored(1.0)) as stub:
+            assert compute_score("d", "r", "g", server_url=stub.url)["latency_s"] >= least
+
+
+def test_hanging_server() -> None:
+    with stub_server(3.0) as stub:
+        with pytest.raises(RewardOutageError, match=r"ReadTimeout|Read timed out"):
+            compute_score("d", "r", "g", server_url=stub.url, timeout=0.3, deadline=1)
+        assert len(stub.requests) >= 2
+
+
+def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, unreachable())
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with stub_server(scored(1.0)) as stub:
+        assert compute_score("d", "r", "g", server_url=stub.url, deadline=1)["score"] == 1.0
+
+
+def test_in_flight_is_bounded() -> None:
+    with stub_server(0.02) as stub, ThreadPoolExecutor(64) as pool:
+        calls = [
+            pool.submit(compute_score, "d", "r", str(n), server_url=stub.url, max_in_flight=5) for n in range(128)
+        ]
+        assert all(call.result()["score"] == 1.0 for call in calls)
+    assert 2 <= stub.peak <= 5
+
+
+def test_256_threads_on_the_real_server(server: RunningServer) -> None:
+    def score(n: int) -> float:
+        limits = {"min_score": -1e9, "max_score": 1e9}
+        return compute_score("d", f"{n % 64} " * (n % 64), "q", server_url=server.url, **limits)["score"]
+
+    with ThreadPoolExecutor(256) as pool:
+        scores = list(pool.map(score, range(1024)))
+    for n in range(64, 1024):
+        assert scores[n] == pytest.approx(scores[n % 64], abs=1e-4)
+    assert len(set(scores[:64])) > 32
+
+
+PROBE = """
+import builtins, importlib.util, os, pickle, socket, sys
+def refuse(*args, **kwargs): raise AssertionError("network at import")
+socket.socket.connect = socket.getaddrinfo = refuse
+os.chdir("/")
+for name in [name for name in os.environ if name.startswith("REWARD_")]: del os.environ[name]
+spec = importlib.util.spec_from_file_location("custom_module_17", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+copy = pickle.loads(pickle.dumps(module.compute_score))
+assert copy is module.compute_score
+try: copy("d", "r", "g")
+except module.RewardConfigError as error: print(error)
+assert "torch" not in sys.modules and "transformers" not in sys.modules
+"""
+
+
+def test_import_by_path_from_anywhere_touches_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-W", "error", "-c", PROBE, str(ROOT / "reward" / "client.py")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "REWARD_SERVER_URL is not set" in done.stdout
+
+
+def test_name_taken_by_another_package(tmp_path: Path) -> None:
+    (tmp_path / "reward").mkdir()
+    (tmp_path / "reward" / "__init__.py").touch()
+    code = "import runpy, sys; sys.path.insert(0, sys.argv[2]); runpy.run_path(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, str(ROOT / "reward" / "client.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "the name 'reward' is taken by" in done.stderr
+
+
+def test_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARD_LOG_PATH", str(tmp_path / "log"))
+    with stub_server(scored(50.0), reply(422, {"detail": "no"})) as stub:
+        compute_score("math", "<think>r</think>72 \ud800", "q" * 5000, server_url=stub.url)
+        with pytest.raises(RewardReplyError):
+            compute_score("math", "r", "q", server_url=stub.url)
+        compute_score("code", "<think>", "q", server_url=stub.url)
+    with pytest.raises(RewardOutageError):
+        compute_score("math", "r", "q", server_url=unreachable(), deadline=0.3)
+    (file,) = (tmp_path / "log").glob("*.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["status"] for line in lines] == ["ok", "error", "penalty", "outage"]
+    assert [line["score"] for line in lines] == [30.0, None, -40.0, None]
+    first = lines[0]
+    assert (first["raw_score"], first["prompt_len"], first["response_len"]) == (50.0, 5000, 20)
+    assert (first["prompt"], first["response"]) == ("q" * 2000, "72 \ufffd")
+    assert (first["data_source"], first["node"], first["server_url"]) == ("math", socket.gethostname(), stub.url)
+    assert {"timestamp", "timestamp_epoch", "pid", "latency_s", "attempts"} <= first.keys()
+    # What the launcher watches for names the first failure of the process.
+    (mark,) = (tmp_path / "log").glob("failure-*.json")
+    assert "HTTP 422" in json.loads(mark.read_text())["error"]
+
+
+def test_wrong_settings_leave_the_failure_mark_too(tmp_path: Path) -> None:
+    with pytest.raises(RewardConfigError):
+        compute_score("d", "r", "g", log_path=str(tmp_path))
+    (mark,) = tmp_path.glob("failure-*.json")
+    assert "REWARD_SERVER_URL is not set" in json.loads(mark.read_text())["error"]

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from reward_servers import ROOT
+
+from reward.errors import ModelDirError
+from reward.model_dir import check_model_dir
+
+
+def edited(model_dir: Path, to: Path, **changes: object) -> Path:
+    """A copy of the model with changed keys in config.json; None removes a key."""
+    shutil.copytree(model_dir, to)
+    config = json.loads((to / "config.json").read_text())
+    config.update(changes)
+    (to / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    return to
+
+
+def start(*options: str, **environment: str) -> tuple[int, str, float]:
+    """Exit code, stderr and seconds of a server that does not come up."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "reward.server", *options], env=env, capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, done.stderr, time.monotonic() - began
+
+
+def test_good_model(model_dir: Path) -> None:
+    assert check_model_dir(model_dir)["model_type"] == "qwen2"
+
+
+def test_missing_path() -> None:
+    code, error, seconds = start("--model", "/nowhere/model")
+    assert code == 1
+    assert error.startswith("error: /nowhere/model: no such directory")
+    assert "Traceback" not in error
+    assert seconds < 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["Qwen2ForCausalLM"]}, "ForSequenceClassification"),
+        ({"architectures": None}, "ForSequenceClassification"),
+        ({"id2label": {"0": "a", "1": "b", "2": "c"}}, "3 labels"),
+        ({"id2label": None}, "2 labels"),
+        ({"auto_map": {"AutoModel": "x.Y"}}, "never executed"),
+    ],
+)
+def test_config_that_cannot_serve(
+    model_dir: Path, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    model = edited(model_dir, tmp_path / "m", **changes)
+    with pytest.raises(ModelDirError, match=message) as error:
+        check_model_dir(model)
+    assert str(model / "config.json") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("config.json", "missing"), ("model.safetensors", "weights"), ("tokenizer", "tokenizer")],
+)
+def test_missing_files(model_dir: Path, tmp_path: Path, name: str, message: str) -> None:
+    model = edited(model_dir, tmp_path / "m")
+    for file in model.glob(f"{name}*"):
+        file.unlink()
+    with pytest.raises(ModelDirError, match=message):
+        check_model_dir(model)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "nul"])
+def test_config_that_is_no_object(model_dir: Path, tmp_path: Path, text: str) -> None:
+    model = edited(model_dir, tmp_path / "m")
+    (model / "config.json").write_text(text)
+    with pytest.raises(ModelDirError, match=r"config\.json: (not JSON|expected)"):
+        check_model_dir(model)
+
+
+def test_no_torch_before_the_verdict(model_dir: Path, tmp_path: Path) -> None:
+    model = edited(model_dir, tmp_path / "m", architectures=["Qwen2ForCausalLM"])
+    probe = (
+        "import sys, reward.server as s; code = s.main(['--model', sys.argv[1]]); "
+        "sys.exit(9 if 'torch' in sys.modules or 'transformers' in sys.modules else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe, str(model)], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
+    )
+    assert done.returncode == 1
+
+
+def test_damaged_weights_end_the_process(model_dir: Path, tmp_path: Path) -> None:
+    model = edited(model_dir, tmp_path / "m")
+    (model / "model.safetensors").write_bytes(b"\x00" * 100)
+    code, error, _ = start("--model", str(model), "--port", "0")
+    assert code == 1
+    assert "the model cannot be served" in error
+    assert str(model) in error
+
+
+def test_weights_without_a_score_head(model_dir: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from reward.model import RewardModel
+
+    model = edited(model_dir, tmp_path / "m")
+    weights = load_file(model / "model.safetensors")
+    del weights["score.weight"]
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelDirError, match=r"score\.weight.*random"):
+        RewardModel(model)
+
+
+def test_port_taken(model_dir: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, error, seconds = start("--model", str(model_dir), "--port", port)
+    assert code == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in error
+    assert seconds < 5
+
+
+@pytest.mark.parametrize("options", [(), ("--model", "x", "--port", "70000"), ("--model", "x", "--threads", "0")])
+def test_usage(options: tuple[str, ...]) -> None:
+    code, error, _ = start(*options, CONFIG_REWARD_MODEL_PATH="")
+    assert code == 2
+    assert "usage:" in error
+
+
+def test_environment_gives_defaults_and_options_win(model_dir: Path) -> None:
+    code, error, _ = start(CONFIG_REWARD_MODEL_PATH="/from/environment")
+    assert (code, "/from/environment" in error) == (1, True)
+    code, error, _ = start("--model", "/from/option", CONFIG_REWARD_MODEL_PATH="/from/environment")
+    assert (code, "/from/option" in error) == (1, True)
+    code, error, _ = start("--model", str(model_dir), CONFIG_REWARD_DEVICE="tpu")
+    assert (code, "CONFIG_REWARD_DEVICE='tpu'" in error) == (2, True)
+    code, error, _ = start("--model", str(model_dir), CONFIG_REWARD_SERVER_PORT="http")
+    assert (code, "'http'" in error) == (2, True)
+
+
+@pytest.mark.parametrize("content", ["", " \n", "two words", "é"])
+def test_token_file_without_a_token(model_dir: Path, tmp_path: Path, content: str) -> None:
+    token = tmp_path / "token"
+    token.write_text(content)
+    code, error, _ = start("--model", str(model_dir), "--token-file", str(token))
+    assert code == 1
+    assert f"{token}: expected one token" in error

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from reward.reward_log import RewardLog, reward_log
+
+
+def numbers(*files: Path) -> list[int]:
+    """The values of key n in all lines; every line must be whole."""
+    return [json.loads(line)["n"] for file in files for line in file.read_text().splitlines()]
+
+
+def test_threads_write_whole_lines(tmp_path: Path) -> None:
+    log = RewardLog(tmp_path / "a.jsonl", 2**30)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda n: log.write({"n": n, "pad": "x" * (n % 997)}), range(3200)))
+    assert sorted(numbers(log.path)) == list(range(3200))
+
+
+def _append(path: str, start: int) -> None:
+    log = reward_log(path, 20_000)
+    for n in range(start, start + 100):
+        log.write({"n": n, "pad": "x" * 100})
+
+
+def test_processes_share_one_jsonl_file_and_rotate_it(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "reward_logs.jsonl"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_append, args=(str(path), start)) for start in (0, 100, 200)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    files = list(path.parent.iterdir())
+    assert {file.name for file in files} == {"reward_logs.jsonl", "reward_logs.1.jsonl"}
+    found = numbers(*files)
+    assert len(found) == len(set(found)) > 150
+    assert all(file.stat().st_size <= 20_000 + 3 * 200 for file in files)
+
+
+def test_rotation_keeps_one_older_file(tmp_path: Path) -> None:
+    log = reward_log(str(tmp_path), 1000)
+    for n in range(100):
+        log.write({"n": n, "pad": ""})
+    older = log.path.with_suffix(".1.jsonl")
+    assert log.path.stat().st_size <= 1000
+    assert older.stat().st_size <= 1000
+    kept = numbers(older, log.path)
+    assert kept == list(range(kept[0], 100))
+    assert 50 < len(kept) < 100
+
+
+def test_a_line_over_the_limit_is_still_whole(tmp_path: Path) -> None:
+    log = RewardLog(tmp_path / "a.jsonl", 10)
+    log.write({"n": 1, "pad": "x" * 100})
+    log.write({"n": 2, "pad": "x" * 100})
+    assert numbers(log.path.with_suffix(".1.jsonl"), log.path) == [1, 2]
+
+
+def test_log_that_cannot_be_written_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    log = RewardLog(tmp_path / "file" / "a.jsonl", 1000)
+    log.write({"n": 1})
+    log.write({"n": 2})
+    assert capsys.readouterr().err.count("cannot be written") == 1
+
+
+def test_nan_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        RewardLog(tmp_path / "a.jsonl", 1000).write({"n": float("nan")})
