@@ -80,9 +80,7 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
         if set(state) != set(states[0])
     ]
     if problems:
-        raise listing(
-            f"{directory}: shards do not hold the same tensors", problems, "Copy the checkpoint again."
-        )
+        raise listing(f"{directory}: shards do not hold the same tensors", problems, "Copy the checkpoint again.")
     return {
         name: _tensor(name, [(path, state[name]) for path, state in zip(files, states, strict=True)])
         for name in states[0]
@@ -99,14 +97,12 @@ def _tensor(name: str, parts: list[tuple[Path, Any]]) -> GlobalTensor:
                     f"{path}: {name} is not the tensor that rank 0 holds: the shards do not belong together"
                 )
             if part.storage.crc != first.storage.crc:
-                raise ConvertError(
-                    f"{path}: {name} is not sharded, and its values differ from those of rank 0"
-                )
+                raise ConvertError(f"{path}: {name} is not sharded, and its values differ from those of rank 0")
         zeros = (0,) * len(first.shape)
         return GlobalTensor(name, first.shape, first.dtype, (Chunk(zeros, first.shape, _opener(first)),))
     locals_ = []
-    for path, part in parts:
-        shape, dtype, dim, local = _dtensor(name, part, path, len(parts))
+    for rank, (path, part) in enumerate(parts):
+        shape, dtype, dim, local = _dtensor(name, part, path, rank, len(parts))
         locals_.append((path, shape, dtype, dim, local))
     _, shape, dtype, dim, local = locals_[0]
     if dim is None:
@@ -133,7 +129,7 @@ def _tensor(name: str, parts: list[tuple[Path, Any]]) -> GlobalTensor:
 
 
 def _dtensor(
-    name: str, part: Any, path: Path, world: int
+    name: str, part: Any, path: Path, rank: int, world: int
 ) -> tuple[tuple[int, ...], str, int | None, StoredTensor]:
     """(global shape, type, sharded dimension or None, local part) of a pickled DTensor."""
     try:
@@ -142,16 +138,19 @@ def _dtensor(
         local = torch_zip.rebuild(state["_local_tensor"])
         spec = state["_spec"]
         shape = tuple(spec.get("tensor_meta").args[0])
-        placements = spec.get("placements")
+        placements = tuple(spec.get("placements"))
+        mesh = spec.get("mesh").state
+        saved_by = mesh.get("_rank", rank)  # torch 2.13 saves it, earlier ones do not all
         if not kind.name.endswith(".DTensor") or not isinstance(local, StoredTensor) or not _is_shape(shape):
             raise ValueError(f"{getattr(kind, 'name', kind)} of {type(local).__name__}")
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ConvertError(f"{path}: {name} is no DTensor that this reader knows ({error})") from error
+    if saved_by != rank:
+        raise ConvertError(f"{path}: holds the shard of rank {saved_by}. Copy the checkpoint again.")
     if len(placements) != 1:
         raise ConvertError(
-            f"{path}: {name} is sharded over a mesh of {len(placements)} dimensions (HSDP or tensor "
-            "parallel), which is "
-            "not read yet. Save with fsdp_size=-1, or with hf_model in checkpoint.save_contents."
+            f"{path}: {name} is sharded over a mesh of {len(placements)} dimensions (HSDP or tensor parallel), "
+            "which is not read yet. Save with fsdp_size=-1, or with hf_model in checkpoint.save_contents."
         )
     placement: Record = placements[0]
     kind_name = placement.name.rsplit(".", 1)[-1]

@@ -86,9 +86,7 @@ def read(path: Path, head_dim: int | None = None, tied: bool = False) -> ModelCo
             f"{path}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
     if raw.get("head_dim") is None and head_dim is None and hidden % heads:
-        raise ConvertError(
-            f"{path}: no head_dim, and hidden_size {hidden} is not a multiple of {heads} heads"
-        )
+        raise ConvertError(f"{path}: no head_dim, and hidden_size {hidden} is not a multiple of {heads} heads")
     return ModelConfig(
         path=path,
         raw=raw,
@@ -108,9 +106,7 @@ def architecture(path: Path) -> str:
     """The one entry of `architectures`."""
     names = read_json(path).get("architectures")
     if not (isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)):
-        raise ConvertError(
-            f"{path}: architectures is {names!r}, one name is expected (Qwen3ForCausalLM, ...)"
-        )
+        raise ConvertError(f"{path}: architectures is {names!r}, one name is expected (Qwen3ForCausalLM, ...)")
     return names[0]
 
 

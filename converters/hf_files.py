@@ -31,9 +31,7 @@ def config_folder(checkpoint: Path | None, base_model: Path | None, where: Path)
         if folder is not None and (folder / CONFIG).is_file():
             return folder
     if base_model is not None:
-        raise ConvertError(
-            f"{base_model / CONFIG}: missing: --base_model must be a Hugging Face model folder"
-        )
+        raise ConvertError(f"{base_model / CONFIG}: missing: --base_model must be a Hugging Face model folder")
     raise ConvertError(
         f"{where}: the checkpoint has no config.json (verl 0.9.1 with use_dist_checkpointing leaves "
         "model/huggingface empty). Add --base_model DIR, the model that the training started from."

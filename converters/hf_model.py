@@ -76,9 +76,7 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
     if not tensors and not problems:
         problems.append("no tensor")
     if problems:
-        raise listing(
-            f"{directory}: not a whole model", problems, "Copy the folder again, or take another step."
-        )
+        raise listing(f"{directory}: not a whole model", problems, "Copy the folder again, or take another step.")
     return tensors
 
 
@@ -87,9 +85,7 @@ def _read_file(path: Path) -> dict[str, GlobalTensor]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _MAX_HEADER):
-            raise ConvertError(
-                f"{path}: {size} bytes, shorter than its header: truncated. Copy the file again."
-            )
+            raise ConvertError(f"{path}: {size} bytes, shorter than its header: truncated. Copy the file again.")
         try:
             header = json.loads(file.read(length))
             entries = {n: _entry(path, n, e, 8 + length) for n, e in header.items() if n != "__metadata__"}

@@ -60,9 +60,7 @@ class SafetensorsWriter:
         self._missing = set(self._outputs)
         for number, shard in enumerate(shards, 1):
             name = (
-                f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-                if len(shards) > 1
-                else "model.safetensors"
+                f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else "model.safetensors"
             )
             self._create(name, shard)
         self._single = len(shards) == 1

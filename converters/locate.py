@@ -122,9 +122,7 @@ def _choose_step(run: Path, step: int | None, backend: str) -> int:
             reasons.append(str(error))
         else:
             return number
-    raise ConvertError(
-        f"{run}: no {TRACKER}, and no step is whole:\n" + "\n".join(f"  - {r}" for r in reasons)
-    )
+    raise ConvertError(f"{run}: no {TRACKER}, and no step is whole:\n" + "\n".join(f"  - {r}" for r in reasons))
 
 
 def _read(found: Checkpoint) -> None:
@@ -159,9 +157,7 @@ def _candidates(root: Path, step: int | None) -> list[Checkpoint]:
         # With mbridge a v1 dist_ckpt holds optimizer and RNG only; 0.9.1's path helpers leave empty folders
         # behind.
         if dist.is_dir() and any(dist.iterdir()) and _holds_model(root, dist, hf):
-            found.append(
-                Checkpoint(root, step, "megatron", layout, dist, hf if hf.is_dir() else None, config)
-            )
+            found.append(Checkpoint(root, step, "megatron", layout, dist, hf if hf.is_dir() else None, config))
         if hf_model.has_weights(hf):
             found.append(Checkpoint(root, step, "hf", f"hf in {layout}", hf, hf))
     if any(root.glob("model_world_size_*_rank_*.pt")):
@@ -184,7 +180,5 @@ def _candidates(root: Path, step: int | None) -> list[Checkpoint]:
 def _holds_model(root: Path, dist: Path, hf: Path) -> bool:
     contents = root / "ckpt_contents.json"
     if contents.is_file() and (read_json(contents).get("backend") or {}).get("peft"):
-        raise ConvertError(
-            f"{contents}: the checkpoint holds a LoRA adapter (peft); adapters are not merged yet"
-        )
+        raise ConvertError(f"{contents}: the checkpoint holds a LoRA adapter (peft); adapters are not merged yet")
     return not hf_model.has_weights(hf) or bool(torch_dist.read_index(dist))

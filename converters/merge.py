@@ -141,19 +141,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m converters.merge", description=(__doc__ or "").split("\n", 1)[0]
     )
-    parser.add_argument(
-        "operation", nargs="?", choices=["merge"], help="accepted as verl.model_merger takes it"
-    )
+    parser.add_argument("operation", nargs="?", choices=["merge"], help="accepted as verl.model_merger takes it")
     parser.add_argument(
         "--local-dir", type=Path, required=True, metavar="CKPT",
         help="run folder (the latest whole step), global_step_N, actor, dist_ckpt or Hugging Face folder",
     )  # fmt: skip
-    parser.add_argument(
-        "--target-dir", type=Path, required=True, metavar="OUT", help="appears when it is whole"
-    )
-    parser.add_argument(
-        "--backend", choices=BACKENDS, default="auto", help="default: what is found, shards first"
-    )
+    parser.add_argument("--target-dir", type=Path, required=True, metavar="OUT", help="appears when it is whole")
+    parser.add_argument("--backend", choices=BACKENDS, default="auto", help="default: what is found, shards first")
     parser.add_argument(
         "--base-model",
         type=Path,
@@ -169,12 +163,8 @@ def _parser() -> argparse.ArgumentParser:
     verl.add_argument(
         "--tie-word-embedding", action="store_true", help="checked, not needed: config and weights say it"
     )
-    verl.add_argument(
-        "--use-cpu-initialization", action="store_true", help="no effect: nothing is initialized"
-    )
-    verl.add_argument(
-        "--is-value-model", action="store_true", help="refused: value heads are not converted yet"
-    )
+    verl.add_argument("--use-cpu-initialization", action="store_true", help="no effect: nothing is initialized")
+    verl.add_argument("--is-value-model", action="store_true", help="refused: value heads are not converted yet")
     verl.add_argument(
         "--trust-remote-code", action="store_true", help="refused: nothing in a checkpoint is executed"
     )

@@ -40,7 +40,13 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
             f"{path}: missing. It is written last, so the save was interrupted. Take an earlier step with "
             "--step N."
         )
-    metadata = unpickle_file(path)
+    try:
+        return _tensors(directory, unpickle_file(path), path)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConvertError(f"{path}: damaged ({error}). Copy the checkpoint again.") from error
+
+
+def _tensors(directory: Path, metadata: Any, path: Path) -> dict[str, GlobalTensor]:
     entries, storage = _field(metadata, "state_dict_metadata", path), _field(metadata, "storage_data", path)
     ranges = _ranges(storage, path)
     _check_files(directory, list(ranges.values()))
@@ -148,9 +154,7 @@ def _tensor(
 def _open(path: Path, first: int, length: int, name: str) -> Stored:
     value = torch_zip.load(path, first, length)
     if not isinstance(value, torch_zip.StoredTensor):
-        raise ConvertError(
-            f"{path}: damaged: {name} at byte {first} is no tensor. Copy the checkpoint again."
-        )
+        raise ConvertError(f"{path}: damaged: {name} at byte {first} is no tensor. Copy the checkpoint again.")
     return value
 
 
@@ -166,7 +170,5 @@ def _dtype(properties: Any) -> Any:
 def _numbers(value: Any, name: str, path: Path) -> tuple[int, ...]:
     numbers = tuple(value) if isinstance(value, (tuple, list)) else (-1,)
     if not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise ConvertError(
-            f"{path}: damaged: {name} has the size or offset {value!r}. Copy the checkpoint again."
-        )
+        raise ConvertError(f"{path}: damaged: {name} has the size or offset {value!r}. Copy the checkpoint again.")
     return numbers

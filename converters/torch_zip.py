@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ from converters.tensors import DTYPE_BYTES, UNTYPED, Words, as_bytes, words
 
 _BLOCK = 1 << 20
 _LOCAL_HEADER = 30
+# What zipfile raises for bytes that are no zip file, or not any more.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, OSError, RuntimeError, ValueError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def load(path: Path, offset: int = 0, length: int | None = None) -> Any:
     with path.open("rb") as file:
         try:
             archive = zipfile.ZipFile(_Window(file, offset, length))
-        except (zipfile.BadZipFile, ValueError, OSError) as error:
+        except _ZIP_ERRORS as error:
             raise ConvertError(
                 f"{path}: not a whole torch.save file at byte {offset} ({error}): truncated, or written by "
                 "torch < 1.6. Copy the file again."
@@ -118,13 +123,15 @@ def load(path: Path, offset: int = 0, length: int | None = None) -> Any:
             try:
                 pickled = archive.read(members["data.pkl"])
                 order = archive.read(members["byteorder"]) if "byteorder" in members else b"little"
-            except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError) as error:
-                raise ConvertError(
-                    f"{path}: damaged at byte {offset} ({error}). Copy the file again."
-                ) from error
+            except _ZIP_ERRORS as error:
+                raise ConvertError(f"{path}: damaged at byte {offset} ({error}). Copy the file again.") from error
             if order != b"little":
                 raise ConvertError(f"{path}: byte order {order!r} is not supported, only little")
-            return rebuild(unpickle(pickled, f"{path}:data.pkl", storages))
+            value = unpickle(pickled, f"{path}:data.pkl", storages)
+    try:
+        return rebuild(value)
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ConvertError(f"{path}: damaged: no tensor as torch.save writes it ({error})") from error
 
 
 class _Storages:
@@ -187,9 +194,7 @@ def _stored(storage: Any, dtype: Any, offset: Any, shape: Any, stride: Any) -> S
         raise ConvertError(f"{storage.path}: damaged: tensor shape {shape}, stride {stride}, offset {offset}")
     last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if prod(shape) else -1
     if (last + 1) * DTYPE_BYTES[dtype] > storage.nbytes:
-        raise ConvertError(
-            f"{storage.path}: damaged: a tensor {shape} reaches past its {storage.nbytes} bytes"
-        )
+        raise ConvertError(f"{storage.path}: damaged: a tensor {shape} reaches past its {storage.nbytes} bytes")
     return StoredTensor(shape, dtype, stride, offset, storage)
 
 
@@ -209,9 +214,7 @@ def _crc_range(file: io.FileIO, store: _Storage, begin: int, end: int, crc: int)
 
 
 def _truncated(path: Path) -> ConvertError:
-    return ConvertError(
-        f"{path}: truncated: the file ends before the data that belongs to it. Copy it again."
-    )
+    return ConvertError(f"{path}: truncated: the file ends before the data that belongs to it. Copy it again.")
 
 
 class _Window(io.RawIOBase):

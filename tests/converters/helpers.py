@@ -1,0 +1,41 @@
+"""Compare model folders and edit JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """All tensors of a model folder, read by the safetensors library."""
+    from safetensors.torch import load_file
+
+    tensors: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        tensors.update(load_file(path))
+    return tensors
+
+
+def assert_same_tensors(one: Path, other: Path, dtype: Any = None) -> None:
+    """Same names, types, shapes and bits; `dtype` converts `one` first (exact from bfloat16 to float32)."""
+    import torch
+
+    expected, found = load(one), load(other)
+    assert set(expected) == set(found)
+    for name, tensor in expected.items():
+        tensor = tensor.to(dtype) if dtype is not None else tensor
+        assert found[name].dtype == tensor.dtype, name
+        assert torch.equal(found[name], tensor), name
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    """Set keys of a JSON object; None removes one."""
+    value = json.loads(path.read_text())
+    value.update(changes)
+    path.write_text(json.dumps({k: v for k, v in value.items() if v is not None}))
+
+
+def snapshot(tree: Path) -> dict[str, tuple[int, int]]:
+    """Every path below `tree` -> size and time of change."""
+    return {str(p.relative_to(tree)): (p.lstat().st_size, p.lstat().st_mtime_ns) for p in sorted(tree.rglob("*"))}

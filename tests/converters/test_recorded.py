@@ -1,0 +1,192 @@
+"""A run folder of verl 0.6.1 with megatron-core 0.13.1: merged whole, and damaged in every way."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Recorded
+from helpers import assert_same_tensors, edit_json, load, snapshot
+
+from converters.errors import ConvertError
+from converters.merge import merge
+
+
+def _refused(actor: Path, tmp_path: Path, match: str, base: Path | None = None) -> None:
+    """It fails with `match`, and neither a target nor a part of one is left."""
+    with pytest.raises(ConvertError, match=match):
+        merge(actor, tmp_path / "out", base_model=base)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_exact_and_the_checkpoint_is_not_touched(unpacked: Recorded, tmp_path: Path) -> None:
+    before = snapshot(unpacked.run)
+    result = merge(unpacked.run, tmp_path / "out")
+    assert_same_tensors(unpacked.hf, tmp_path / "out")
+    assert snapshot(unpacked.run) == before
+    assert (result.checkpoint.step, result.checkpoint.layout) == (3, "v1")
+    manifest = json.loads((tmp_path / "out" / "merge_manifest.json").read_text())
+    assert (manifest["step"], manifest["tensors"], manifest["dtypes"]) == (3, 25, ["BF16"])
+    for name in ("config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja"):
+        kept = unpacked.actor / "huggingface" / name
+        assert (tmp_path / "out" / name).read_bytes() == kept.read_bytes()
+
+
+def test_needs_neither_torch_nor_megatron(unpacked: Recorded, tmp_path: Path) -> None:
+    code = (
+        "import sys; from converters.merge import main; code = main(sys.argv[1:]); "
+        "heavy = {'torch', 'megatron', 'verl', 'ray', 'transformers'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    arguments = ["--local-dir", str(unpacked.run), "--target-dir", str(tmp_path / "out")]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_truncated_shard(recorded: Recorded, tmp_path: Path) -> None:
+    shard = recorded.actor / "dist_ckpt" / "__1_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    _refused(recorded.run, tmp_path, r"__1_0\.distcp.*truncated")
+
+
+def test_empty_shard(recorded: Recorded, tmp_path: Path) -> None:
+    (recorded.actor / "dist_ckpt" / "__0_1.distcp").write_bytes(b"")
+    _refused(recorded.run, tmp_path, r"__0_1\.distcp.*truncated")
+
+
+def test_missing_shard(recorded: Recorded, tmp_path: Path) -> None:
+    (recorded.actor / "dist_ckpt" / "__0_0.distcp").unlink()
+    _refused(recorded.run, tmp_path, r"__0_0\.distcp: missing")
+
+
+def test_interrupted_save_has_no_metadata(recorded: Recorded, tmp_path: Path) -> None:
+    (recorded.actor / "dist_ckpt" / ".metadata").unlink()
+    _refused(recorded.run, tmp_path, r"\.metadata: missing.*interrupted")
+
+
+def test_other_backend(recorded: Recorded, tmp_path: Path) -> None:
+    edit_json(recorded.actor / "dist_ckpt" / "metadata.json", sharded_backend="zarr")
+    _refused(recorded.run, tmp_path, "'zarr'")
+
+
+def test_shard_of_another_checkpoint(recorded: Recorded, tmp_path: Path) -> None:
+    folder = recorded.actor / "dist_ckpt"
+    shutil.copy(folder / "__0_0.distcp", folder / "__1_0.distcp")
+    _refused(recorded.run, tmp_path, "damaged|not a whole|does not fit|holds")
+
+
+def test_every_flipped_byte_of_the_weights_is_found(recorded: Recorded, tmp_path: Path) -> None:
+    """CRC-32 covers every tensor: a flip gives an error, or lies in optimizer state and padding."""
+    folder = recorded.actor / "dist_ckpt"
+    found = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        shard = folder / rng.choice(["__0_0.distcp", "__0_1.distcp", "__1_0.distcp", "__1_1.distcp"])
+        whole = shard.read_bytes()
+        data = bytearray(whole)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        shard.write_bytes(data)
+        found += _error_or_exact(recorded, tmp_path / f"out{seed}")
+        shard.write_bytes(whole)
+    assert found
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_every_flipped_byte_of_the_metadata_is_found_or_harmless(
+    recorded: Recorded, tmp_path: Path, block: int
+) -> None:
+    path = recorded.actor / "dist_ckpt" / ".metadata"
+    whole = path.read_bytes()
+    found = 0
+    for seed in range(block * 60, block * 60 + 60):
+        rng = random.Random(seed)
+        data = bytearray(whole)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        found += _error_or_exact(recorded, tmp_path / f"out{seed}")
+    assert found
+
+
+def _error_or_exact(recorded: Recorded, out: Path) -> bool:
+    """Whether the merge failed with our error; if not, the result is right."""
+    try:
+        merge(recorded.run, out)
+    except ConvertError:
+        assert not out.exists()
+        return True
+    assert_same_tensors(recorded.hf, out)
+    shutil.rmtree(out)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"num_attention_heads": 2, "num_key_value_heads": 3}, "not a multiple"),
+        ({"num_attention_heads": 2, "num_key_value_heads": 1}, "num_attention_heads was 4 in training"),
+        # The same rows of qkv, q and kv: 4 heads of 8 in 2 groups, 2 heads of 16 in 1 group.
+        ({"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}, "kv_channels was 8"),
+        ({"head_dim": 4}, "kv_channels was 8 in training, config.json says 4"),
+        ({"num_hidden_layers": 3}, "num_layers was 2 in training"),
+        ({"hidden_size": 32}, "hidden_size was 16"),
+        ({"intermediate_size": 48}, "ffn_hidden_size was 24"),
+        ({"rms_norm_eps": 1e-5}, "layernorm_epsilon"),
+        ({"vocab_size": 321}, r"embedding.word_embeddings.weight is \[320, 16\].*\[321, 16\]"),
+        ({"vocab_size": 0}, "vocab_size is 0"),
+        ({"tie_word_embeddings": True}, "trained untied"),
+        ({"architectures": ["Qwen2ForCausalLM"]}, "linear_qkv.bias"),
+        ({"architectures": ["LlamaForCausalLM"]}, "q_layernorm.weight.*has no place"),
+        ({"architectures": ["Qwen2VLForConditionalGeneration"]}, "no table for the architecture"),
+        ({"architectures": []}, "architectures is"),
+        ({"auto_map": {"AutoModel": "evil.Model"}}, "auto_map"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+    ],
+)
+def test_wrong_config_is_refused(
+    recorded: Recorded, tmp_path: Path, changes: dict[str, object], match: str
+) -> None:
+    edit_json(recorded.actor / "huggingface" / "config.json", **changes)
+    _refused(recorded.run, tmp_path, f"(?s){match}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"num_hidden_layers": 3}, "2 layers, config.json says num_hidden_layers 3"),
+        ({"num_hidden_layers": 1}, "2 layers, config.json says num_hidden_layers 1"),
+        ({"head_dim": 4}, r"linear_qkv.weight of layer 0 is \[64, 16\], config.json makes it \[32, 16\]"),
+        ({"intermediate_size": 48}, r"linear_fc1.weight of layer 1 is \[48, 16\]"),
+        ({"num_key_value_heads": 4}, "linear_qkv.weight of layer 0"),
+    ],
+)
+def test_wrong_config_is_refused_by_shapes_alone(
+    recorded: Recorded, tmp_path: Path, changes: dict[str, object], match: str
+) -> None:
+    (recorded.actor / "transformer_config.json").unlink()
+    edit_json(recorded.actor / "huggingface" / "config.json", **changes)
+    _refused(recorded.run, tmp_path, f"(?s){match}")
+
+
+def test_padded_vocabulary_is_cut(recorded: Recorded, tmp_path: Path) -> None:
+    edit_json(recorded.actor / "huggingface" / "config.json", vocab_size=301)
+    merge(recorded.run, tmp_path / "out")
+    expected, found = load(recorded.hf), load(tmp_path / "out")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        assert found[name].shape == (301, 16)
+        assert found[name].equal(expected[name][:301])
+
+
+def test_file_modes_follow_umask(unpacked: Recorded, tmp_path: Path) -> None:
+    merge(unpacked.run, tmp_path / "out")
+    plain = tmp_path / "plain"
+    plain.touch()
+    modes = {p.stat().st_mode & 0o777 for p in (tmp_path / "out").iterdir()}
+    assert modes == {plain.stat().st_mode & 0o777}
