@@ -32,7 +32,7 @@ test: setup env-061 system-packages lint  ## every test: lint, unit, engine (ver
 	@.venv/bin/python -m pytest $(PYTEST_ARGS)
 
 lint: setup system-packages  ## ruff, mypy, shellcheck (scripts and a rendered job)
-	@.venv/bin/python -m tests.lint
+	@.venv/bin/python tests/lint.py
 
 env-061: .envs/verl-0.6.1/.ready  ## .envs/verl-0.6.1: the environment of a verl 0.6.1 rehearsal
 

@@ -89,12 +89,12 @@ class Cluster:
             )
         return done
 
-    def in_image(self, node: str, *command: str | Path, timeout_s: float = 120) -> Done:
-        """Run a command as alice in the image, with the checkout on PYTHONPATH."""
+    def in_image(self, node: str, *command: str | Path, folder: str = "/scratch", timeout_s: float = 180) -> Done:
+        """Run a command as alice in the image, in a folder below /scratch, with the checkout on PYTHONPATH."""
         # torch leaves a cache folder in /tmp as soon as it is imported
         variables = f"PYTHONPATH={CHECKOUT},TORCHINDUCTOR_CACHE_DIR=/home/alice/.cache/torchinductor"
-        options = ["--bind", f"{CHECKOUT},/scratch", "--env", variables]
-        return self.on(node, "singularity", "--quiet", "exec", *options, IMAGE, *command, timeout_s=timeout_s)
+        options = ["--bind", f"{CHECKOUT},/scratch", "--env", variables, "--pwd", folder]
+        return self.on(node, "singularity", "-q", "exec", *options, IMAGE, *command, timeout_s=timeout_s)
 
     def sbatch(self, script: str | Path, *options: str, folder: str | Path = "/home/alice") -> str:
         """Submit a script as alice from a folder of the login node; returns the job id."""
@@ -136,6 +136,17 @@ class Cluster:
             if _FINAL.fullmatch(ended.state) or time.monotonic() > deadline:
                 raise ClusterError(f"no {text!r} in {path}; {ended}\n{self.report()}")
             time.sleep(0.5)
+
+    def kill(self, node: str, pattern: str) -> None:
+        """SIGKILL alice's one process on a node whose command line matches a regular expression.
+
+        Raises:
+            ClusterError: when none or several match; it lists what runs there.
+        """
+        pids = self.on(node, "pgrep", "-u", "alice", "-f", pattern, user="root", check=False).stdout.split()
+        if len(pids) != 1:
+            raise ClusterError(f"{pattern!r} matches {pids} on {node}: {self.processes(node)}")
+        self.on(node, "kill", "-KILL", pids[0], user="root")
 
     def power_off(self, node: str) -> None:
         """End a node without a warning to what runs on it."""
