@@ -32,7 +32,7 @@ class Cluster(Section):
     @classmethod
     def _time_is_slurms(cls, value: object) -> object:
         if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)  # Slurm reads a plain number as minutes
+            value = str(value)  # Slurm reads a plain number as minutes
         if isinstance(value, str) and not _TIME.match(value):
             raise ValueError(f"{value!r} is not a Slurm time; write minutes, H:MM:SS, D-H or D-H:MM:SS")
         return value
@@ -43,7 +43,7 @@ class Cluster(Section):
         for option in value:
             if not option.startswith("-"):
                 raise ValueError(f"{option!r} is not an sbatch option; write it as --name=value")
-            if re.match(r"^(--ntasks(-per-node)?\b|-n\b|--nodes\b|-N\b)", option):
+            if re.match(r"^(--ntasks(-per-node)?\b|--nodes\b|-[nN])", option):
                 raise ValueError(
                     f"{option!r} conflicts with the one-task-a-node layout; set cluster.nodes instead"
                 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launch.config import Job
 from launch.engines import versions
-from launch.engines.hydra_text import Value, override
+from launch.engines.hydra_text import Resolved, Value, override
 from launch.engines.inputs import Inputs, inputs_of
 from launch.layout import Layout, plan_layout
 from launch.rehearsal.overrides import cpu_overrides
@@ -106,6 +106,8 @@ def _trainer(job: Job, layout: Layout, inputs: Inputs) -> dict[str, Value]:
         "trainer.project_name": job.logging.project,
         "trainer.experiment_name": job.logging.experiment or job.name,
         "trainer.default_local_dir": inputs.checkpoints,
+        # Hydra would make ./outputs/DATE/TIME in the run directory.
+        "hydra.run.dir": Resolved("${oc.env:RUN_DIR}/hydra"),
         "trainer.resume_mode": "auto",
         "trainer.save_freq": job.checkpoint.every,
         "trainer.test_freq": job.algorithm.test_every,

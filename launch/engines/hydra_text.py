@@ -31,7 +31,7 @@ def quote(text: str) -> str:
         raise ValueError(f"{text!r} holds a NUL character; no command line can carry it")
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
-    text = re.sub(r"(\\*)(?=\$\{)", r"\1\1\\", text)
+    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
     text = re.sub(r"(\\*)'", r"\1\1\\'", text)
     text = re.sub(r"(\\+)$", r"\1\1", text)
     return f"'{text}'"

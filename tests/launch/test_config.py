@@ -1,0 +1,106 @@
+"""The job model and how it is read."""
+
+from pathlib import Path
+
+import pytest
+
+from launch.config import Job, JobError, load_job
+
+
+def problems(*assignments: str) -> list[str]:
+    with pytest.raises(JobError) as caught:
+        load_job("grpo", None, assignments)
+    return caught.value.problems
+
+
+def test_defaults_make_a_job():
+    job = load_job("grpo")
+    assert (job.cluster.nodes, job.rollout.gpus_per_node, job.reward.gpus) == (2, 7, 1)
+
+
+def test_every_mistake_is_reported_at_once():
+    found = problems("cluster.nodez=3", "actr.lr=1", "actor.lr=-1", "rollout.temperature=hot")
+    assert len(found) == 4
+    assert "cluster.nodez: no such field; did you mean 'nodes'?" in found
+    assert "actr: no such field; did you mean 'actor'?" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("12:00:00", "12:00:00"), ("30", "30"), ("1-12:30", "1-12:30"), ("'90'", "90")]
+)
+def test_slurm_times_survive_yaml(text: str, value: str):
+    assert load_job("grpo", None, [f"cluster.time={text}"]).cluster.time == value
+
+
+@pytest.mark.parametrize("text", ["12h", "1:2:3:4", "'12:00:00;rm -rf x'", "-5", "1.5", "true"])
+def test_other_times_are_refused(text: str):
+    assert problems(f"cluster.time={text}")[0].startswith("cluster.time: ")
+
+
+def test_numbers_are_yaml_1_2():
+    job = load_job("grpo", None, ["actor.lr=1e-6", "name=no", "container.env.X='0777'"])
+    assert (job.actor.lr, job.name, job.container.env) == (1e-6, "no", {"X": "0777"})
+
+
+@pytest.mark.parametrize("path", ["a\nb", "a\tb", "a\x1bb", ""])
+def test_control_characters_in_paths_are_refused(path: str):
+    with pytest.raises(JobError, match=r"model\.path"):
+        load_job("grpo", None, [f'model.path="{path.encode("unicode_escape").decode()}"'])
+
+
+@pytest.mark.parametrize("option", ["--ntasks=8", "-n8", "--nodes=3", "-N 2", "--ntasks-per-node=2", "gpu"])
+def test_sbatch_options_that_break_the_layout_are_refused(option: str):
+    assert "extra_sbatch" in problems(f'cluster.extra_sbatch=["{option}"]')[0]
+
+
+@pytest.mark.parametrize("text", ["infinity", ".inf", ".nan"])
+def test_numbers_are_finite(text: str):
+    assert problems(f"actor.lr={text}")
+
+
+def test_a_job_file_and_set_in_this_order(tmp_path: Path):
+    file = tmp_path / "job.yaml"
+    file.write_text("name: from-file\ncluster: {nodes: 4, partition: gpu}\n")
+    job = load_job("grpo", file, ["cluster.nodes=8"])
+    assert (job.name, job.cluster.nodes, job.cluster.partition) == ("from-file", 8, "gpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cluster: {nodes: 2, nodes: 3}", "given twice"),
+        ("- a", "not a list"),
+        ("a: [", "not valid YAML"),
+        ("template: dapo", "make them agree"),
+        ("cluster: 3", "cluster: Input should be"),
+        ("!!python/object/apply:os.system ['true']", "not valid YAML"),
+    ],
+)
+def test_broken_job_files(tmp_path: Path, text: str, message: str):
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    with pytest.raises(JobError, match=message):
+        load_job("grpo", file)
+
+
+def test_a_missing_job_file_is_named(tmp_path: Path):
+    with pytest.raises(JobError, match="nowhere.yaml: cannot be read"):
+        load_job("grpo", tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize("assignment", ["cluster.nodes", "=3", "name.x=1", "cluster.nodes.x=1"])
+def test_assignments_that_are_none(assignment: str):
+    assert problems("name=ok", "cluster.nodes=2", assignment)
+
+
+def test_the_hash_sees_every_value():
+    assert load_job("grpo").hash() != load_job("grpo", None, ["container.env.A='1'"]).hash()
+
+
+def test_every_field_is_documented():
+    def undocumented(schema: dict) -> list[str]:
+        return [name for name, field in schema.get("properties", {}).items() if not field.get("description")]
+
+    schema = Job.model_json_schema()
+    sections = {name: undocumented(section) for name, section in schema["$defs"].items()}
+    assert {name: fields for name, fields in sections.items() if fields} == {}

@@ -1,0 +1,193 @@
+"""The supervisor of one machine with a real Ray head and a real reward server: how a job ends, and what is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.engine
+
+# Connects to the job's Ray as verl does, then does what the test says.
+TRAINER = "import ray, sys, time; ray.init(log_to_driver=False); print('trainer up', flush=True); "
+
+
+@dataclass
+class Run:
+    """A supervisor that was started, and its run directory."""
+
+    process: subprocess.Popen[str]
+    run_dir: Path
+
+    def wait(self, limit_s: float = 90.0) -> int:
+        return self.process.wait(limit_s)
+
+    @property
+    def verdict(self) -> dict:
+        return json.loads((self.run_dir / "verdict.json").read_text())
+
+    def log(self, component: str) -> str:
+        (file,) = (self.run_dir / "logs").glob(f"*-{component}.log")
+        return file.read_text(errors="replace")
+
+    def until(self, component: str, text: str, limit_s: float = 90.0) -> None:
+        """Wait until a component's log has `text`; fails with the supervisor's output."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and self.process.poll() is None:
+            files = list((self.run_dir / "logs").glob(f"*-{component}.log"))
+            if files and text in files[0].read_text(errors="replace"):
+                return
+            time.sleep(0.1)
+        out = (self.run_dir / "out").read_text()
+        pytest.fail(f"{component} never said {text!r}; the supervisor said:\n{out}")
+
+    def below(self) -> dict[int, str]:
+        """Process id -> command line of everything that the supervisor runs."""
+        table = subprocess.run(
+            ["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        ).stdout
+        rows = [line.split(None, 2) for line in table.splitlines()]
+        found: dict[int, str] = {}
+        parents = {self.process.pid}
+        while parents:
+            children = {int(pid): args for pid, parent, args in rows if int(parent) in parents}
+            found |= children
+            parents = set(children)
+        return found
+
+    def pid_of(self, text: str) -> int:
+        (pid,) = [pid for pid, args in self.below().items() if text in args]
+        return pid
+
+
+@pytest.fixture
+def start(tmp_path: Path):
+    runs: list[Run] = []
+
+    def make(trainer: str, *commands: str, name: str = "run dir") -> Run:
+        run_dir = tmp_path / name
+        run_dir.mkdir()
+        words = [
+            sys.executable, str(ROOT / "launch" / "node.py"), "--run-dir", str(run_dir),
+            "--checkpoint-dir", str(run_dir / "checkpoints"), "--nodes", "1", "--ray-gpus-head", "2",
+            "--ray-gpus-other", "0", "--ray-cpus", "4", "--object-store", "100000000",
+            *commands, "::trainer", sys.executable, "-c", TRAINER + trainer,
+        ]  # fmt: skip
+        with (run_dir / "out").open("w") as out:
+            env = {**os.environ, "RAY_prestart_worker_first_driver": "0"}
+            process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, env=env, text=True)
+        runs.append(Run(process, run_dir))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.send_signal(signal.SIGTERM)
+            run.process.wait(60)
+        assert not Path(f"/tmp/rl-{os.getuid()}-{run.process.pid}").exists()
+        left = subprocess.run(
+            ["pgrep", "-af", str(run.run_dir)], capture_output=True, text=True, check=False
+        ).stdout
+        assert left == ""
+
+
+@pytest.fixture(scope="session")
+def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    command = [
+        sys.executable, "-m", "launch.rehearsal.prepare", "--out", str(folder), "--verl", "0.9.1",
+        "--actor", "fsdp2", "--rollout", "hf",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, cwd=ROOT, timeout=300)
+    return folder / "reward_model"
+
+
+def reward_server(model: Path) -> list[str]:
+    return ["::reward", sys.executable, "-m", "reward.server", "--model", str(model), "--device", "cpu"]
+
+
+def test_success_runs_everything_in_order(start, reward_model: Path):
+    score = (
+        "import os; from reward.client import compute_score; "
+        "print('scored', compute_score('d', '1 2 3', '4')['score'], os.environ['REWARD_SERVER_URL'], flush=True); "
+        "print('gpus', ray.cluster_resources()['GPU'], flush=True)"
+    )
+    prepare = ["::prepare", sys.executable, "-c", "print('first')"]
+    merge = ["::merge", sys.executable, "-c", "print('merged')"]
+    run = start(score, *prepare, *reward_server(reward_model), *merge)
+    assert run.wait() == 0, (run.run_dir / "out").read_text()
+    assert "first" in run.log("prepare")
+    assert "scored" in run.log("trainer")
+    assert "gpus 2.0" in run.log("trainer")
+    assert "merged" in run.log("merge")
+    assert run.verdict["state"] == "completed"
+    assert run.verdict["exit_code"] == 0
+    assert list((run.run_dir / "reward_log").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "code", "cause"),
+    [
+        ("print('ValueError: bad batch'); sys.exit(42)", 42, "ended with 42"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "killed by signal 9"),
+    ],
+)
+def test_the_trainers_code_is_the_jobs(start, trainer: str, code: int, cause: str):
+    run = start(trainer, "::merge", sys.executable, "-c", "print('must not run')")
+    assert run.wait() == code
+    assert (run.verdict["component"], run.verdict["cause"]) == ("trainer", cause)
+    assert not list((run.run_dir / "logs").glob("*-merge.log"))
+    if code == 42:
+        assert run.verdict["evidence"]["text"] == "ValueError: bad batch"
+
+
+@pytest.mark.parametrize(
+    ("victim", "component", "code"),
+    [
+        ("reward.server", "reward server", 25),
+        ("raylet/raylet --", "ray head", 22),
+        ("gcs/gcs_server --", "ray head", 22),
+    ],
+)
+def test_a_part_that_dies_ends_the_job(start, reward_model: Path, victim: str, component: str, code: int):
+    run = start("time.sleep(600)", *(reward_server(reward_model) if victim == "reward.server" else []))
+    run.until("trainer", "trainer up")
+    killed = time.monotonic()
+    os.kill(run.pid_of(victim), signal.SIGKILL)
+    assert run.wait(30) == code
+    assert time.monotonic() - killed < 30
+    assert run.verdict["component"] == component
+
+
+def test_a_signal_ends_the_job_cleanly(start):
+    run = start("time.sleep(600)")
+    run.until("trainer", "trainer up")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait(30) == 143
+    assert (run.verdict["state"], run.verdict["cause"]) == ("cancelled", "cancelled or out of time: signal 15")
+
+
+@pytest.mark.parametrize(
+    ("marker", "code", "state"),
+    [("::prepare", 26, "failed"), ("::reward", 25, "failed"), ("::merge", 27, "failed")],
+)
+def test_each_other_part_has_its_code(start, marker: str, code: int, state: str):
+    run = start("print('trained')", marker, sys.executable, "-c", "import sys; sys.exit('no such model')")
+    assert run.wait() == code
+    assert (run.verdict["state"], run.verdict["evidence"]["text"]) == (state, "no such model")
+    # A failed merge does not hide that the training was fine.
+    assert bool(list((run.run_dir / "logs").glob("*-trainer.log"))) is (marker == "::merge")
+
+
+def test_two_jobs_at_once_do_not_meet(start):
+    trainer = "time.sleep(8); print('nodes', len(ray.nodes()), flush=True)"
+    runs = [start(trainer, name=name) for name in ("first", "second")]
+    for run in runs:
+        assert run.wait() == 0, (run.run_dir / "out").read_text()
+        assert "nodes 1" in run.log("trainer")

@@ -1,0 +1,99 @@
+"""Layout of the pools, the rehearsal's shrinking, and the rules on a job."""
+
+from pathlib import Path
+
+import pytest
+
+from launch.checks import check_job
+from launch.config import Job, load_job
+from launch.layout import Layout, plan_layout
+from launch.rehearse import rehearse
+
+
+def job(*assignments: str) -> Job:
+    return load_job("grpo", None, assignments)
+
+
+def ids(*assignments: str, project: Path = Path("/nonexistent"), **options: bool) -> set[str]:
+    options = {"rehearse": False, "sample_data": False, **options}
+    given = job(*assignments)
+    found = check_job(rehearse(given) if options["rehearse"] else given, project, **options)
+    return {finding.id for finding in found if finding.severity == "error"}
+
+
+def test_two_nodes_reward_and_rollout_on_the_head():
+    assert plan_layout(job()) == Layout(1, 1, 7, 1, 8, 7, 8)
+
+
+def test_one_node_holds_all_three():
+    one = job("cluster.nodes=1", "rollout.gpus_per_node=3")
+    assert plan_layout(one) == Layout(1, 1, 3, 1, 4, 7, 8)
+
+
+def test_sync_shares_one_pool():
+    assert plan_layout(job("engine.mode=sync", "reward.gpus=0")) == Layout(0, 0, 0, 2, 8, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "nodes", "slots", "tensor", "pipeline"),
+    [
+        ((), 3, 1, 1, 2),
+        (("cluster.nodes=1",), 1, 3, 1, 2),
+        (("cluster.nodes=2",), 2, 2, 1, 2),
+        (("cluster.nodes=64",), 3, 1, 1, 2),
+        (("actor.tensor_parallel=8", "actor.pipeline_parallel=4"), 3, 1, 2, 1),
+        (("actor.pipeline_parallel=1", "cluster.nodes=1"), 1, 2, 1, 1),
+        (("actor.strategy=fsdp2", "cluster.nodes=3"), 3, 1, 1, 1),
+        (("engine.verl=0.6.1", "engine.mode=sync"), 2, 1, 1, 2),
+        (("engine.verl=0.6.1", "engine.mode=sync", "cluster.nodes=1"), 1, 2, 1, 2),
+    ],
+)
+def test_a_rehearsal_is_small_and_legal(assignments, nodes, slots, tensor, pipeline):
+    small = rehearse(job(*assignments))
+    assert (small.cluster.nodes, small.cluster.gpus_per_node) == (nodes, slots)
+    assert (small.actor.tensor_parallel, small.actor.pipeline_parallel) == (tensor, pipeline)
+    assert ids(*assignments, rehearse=True, sample_data=True) == set()
+
+
+@pytest.mark.parametrize(
+    ("assignments", "broken"),
+    [
+        ((), set()),
+        (("engine.verl=0.6.1",), {"engine-mode"}),
+        (("cluster.nodes=1",), {"gpu-plan"}),
+        (("rollout.gpus_per_node=8",), {"gpu-plan"}),
+        (("rollout.tensor_parallel=2",), {"rollout-tp"}),
+        (("actor.pipeline_parallel=3", "actor.tensor_parallel=1"), {"train-parallel"}),
+        (("data.train_batch_size=64",), {"mini-batch"}),
+        (("data.train_batch_size=256", "actor.mini_batch_size=100"), {"mini-batch"}),
+        (("data.train_batch_size=130", "actor.mini_batch_size=130", "rollout.n=1"), {"train-batch"}),
+        (("overrides=['a b']",), {"override"}),
+        (("overrides=['::trainer']",), {"override"}),
+        (("checkpoint.dir='/a:b'",), {"bind-path"}),
+        (("model.path=/no/such/model",), {"missing-file"}),
+        (("data.train=[/no/such/file]", "data.val=[/no]"), {"missing-file"}),
+        (("reward.kind=function", "reward.function=/no.py"), {"missing-file"}),
+    ],
+)
+def test_rules(assignments, broken):
+    assert ids(*assignments) == broken
+
+
+def test_messages_carry_the_numbers():
+    found = check_job(
+        job("data.train_batch_size=130", "actor.mini_batch_size=130", "rollout.n=1"),
+        Path("/nonexistent"),
+        rehearse=False,
+        sample_data=False,
+    )
+    assert "train_batch_size*n = 130*1 = 130 is not divisible" in found[0].message
+    assert found[0].remedy == "nearest products: 128, 144"
+
+
+def test_default_paths_that_are_missing_warn_and_named_ones_fail(tmp_path: Path):
+    default = check_job(job(), tmp_path, rehearse=False, sample_data=False)
+    assert {finding.severity for finding in default} == {"warning"}
+    named = check_job(job("model.path=models/Qwen3-4B-Thinking-2507"), tmp_path, rehearse=False, sample_data=False)
+    assert [f.message for f in named if f.severity == "error"] == [
+        f"model.path: no {tmp_path}/models/Qwen3-4B-Thinking-2507"
+    ]
