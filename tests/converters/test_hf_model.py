@@ -1,0 +1,149 @@
+"""Checkpoints that are Hugging Face models already: copied, checked by name, shape and size."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import Recorded
+from helpers import assert_same_tensors, edit_json, load
+
+from converters import hf_config
+from converters.errors import ConvertError
+from converters.merge import merge
+
+
+@pytest.fixture
+def model(unpacked: Recorded, tmp_path: Path) -> Path:
+    """An actor of verl 0.9.1 with mbridge: model/huggingface has the weights, in several shards."""
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "global_step_5" / "actor" / "model" / "huggingface"
+    shutil.copytree(unpacked.hf, folder)
+    tensors = load(folder)
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    weight_map = {}
+    for i, part in enumerate((names[:9], names[9:]), 1):
+        file = f"model-{i:05d}-of-00002.safetensors"
+        save_file({n: tensors[n] for n in part}, folder / file)
+        weight_map |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder.parent / "dist_ckpt").mkdir()
+    return folder
+
+
+def _actor(model: Path) -> Path:
+    return model.parents[1]
+
+
+def test_copied_and_checked(model: Path, unpacked: Recorded, tmp_path: Path) -> None:
+    result = merge(_actor(model), tmp_path / "out")
+    assert_same_tensors(unpacked.hf, tmp_path / "out")
+    assert (result.checkpoint.backend, result.checkpoint.step) == ("hf", 5)
+
+
+def test_unknown_architecture_is_copied_with_a_note(model: Path, unpacked: Recorded, tmp_path: Path) -> None:
+    edit_json(model / "config.json", architectures=["SomethingNew"])
+    result = merge(_actor(model), tmp_path / "out")
+    assert any("not compared" in note for note in result.notes)
+    assert_same_tensors(unpacked.hf, tmp_path / "out")
+
+
+def _damage_missing(model: Path) -> None:
+    (model / "model-00002-of-00002.safetensors").unlink()
+
+
+def _damage_empty(model: Path) -> None:
+    (model / "model-00002-of-00002.safetensors").write_bytes(b"")
+
+
+def _damage_truncated(model: Path) -> None:
+    path = model / "model-00002-of-00002.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _damage_header(model: Path) -> None:
+    path = model / "model-00001-of-00002.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"BF16"', b'"BF61"', 1))
+
+
+def _damage_index(model: Path) -> None:
+    path = model / "model.safetensors.index.json"
+    path.write_text(path.read_text().replace("model.norm.weight", "model.norm.weihgt"))
+
+
+def _damage_no_index(model: Path) -> None:
+    (model / "model.safetensors.index.json").unlink()
+
+
+def _damage_all(model: Path) -> None:
+    for path in model.glob("*.safetensors"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (_damage_missing, r"names model-00002-of-00002\.safetensors, which is missing"),
+        (_damage_empty, r"model-00002-of-00002\.safetensors: 0 bytes"),
+        (_damage_truncated, r"model-00002-of-00002\.safetensors.*truncated"),
+        (_damage_header, r"model-00001-of-00002\.safetensors: damaged header"),
+        (_damage_index, "model.norm.weihgt, which no shard holds"),
+        (_damage_no_index, "2 shards and no model.safetensors.index.json"),
+        (_damage_all, "names model-00001-of-00002.safetensors, which is missing"),
+    ],
+)
+def test_damage_is_named(model: Path, tmp_path: Path, damage: object, match: str) -> None:
+    assert callable(damage)
+    damage(model)
+    with pytest.raises(ConvertError, match=f"(?s){match}"):
+        merge(_actor(model), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"num_hidden_layers": 3}, r"model.layers.2.mlp.down_proj.weight \[16, 24\] is missing"),
+        ({"vocab_size": 310}, r"model.embed_tokens.weight is \[320, 16\], config.json makes it \[310, 16\]"),
+        ({"tie_word_embeddings": True}, "trained untied"),
+    ],
+)
+def test_config_of_another_model(model: Path, tmp_path: Path, changes: dict[str, object], match: str) -> None:
+    edit_json(model / "config.json", **changes)
+    with pytest.raises(ConvertError, match=match):
+        merge(_actor(model), tmp_path / "out")
+
+
+def test_config_says_the_type_of_the_weights(model: Path, tmp_path: Path) -> None:
+    edit_json(model / "config.json", dtype=None, torch_dtype="float32")
+    merge(_actor(model), tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["torch_dtype"] == "bfloat16"
+
+
+def test_missing_companions_come_from_the_base_model(model: Path, unpacked: Recorded, tmp_path: Path) -> None:
+    (model / "generation_config.json").unlink()
+    for path in model.glob("*token*"):
+        path.unlink()
+    (model / "chat_template.jinja").write_text("left over, of no tokenizer")
+    result = merge(_actor(model), tmp_path / "bare")
+    assert any("no tokenizer" in note for note in result.notes)
+    merge(_actor(model), tmp_path / "out", base_model=unpacked.hf)
+    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (tmp_path / "out" / name).read_bytes() == (unpacked.hf / name).read_bytes()
+
+
+def test_rope_theta_is_readable_by_both_generations_of_transformers() -> None:
+    raw = {"dtype": "bfloat16", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+    written, changes = hf_config.adjusted(raw, "BF16")
+    assert written["rope_theta"] == 1e6
+    assert written["rope_parameters"] == raw["rope_parameters"]
+    assert len(changes) == 1
+    scaled = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0}}
+    assert hf_config.adjusted(scaled, "BF16")[0]["rope_scaling"] == {"rope_type": "yarn", "factor": 4.0}
+    assert hf_config.adjusted({"rope_theta": 5.0, "torch_dtype": "bfloat16"}, "BF16")[1] == []
