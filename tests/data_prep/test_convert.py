@@ -88,9 +88,7 @@ def test_ground_truth_for_a_reward_model_is_the_question(tmp_path: Path) -> None
         assert row["data_source"] == "mine"
 
 
-@pytest.mark.parametrize(
-    ("size", "count"), [("1", 1), ("7", 7), ("0.05", 2), ("0.5", 20), ("39", 39), ("1/4", 10)]
-)
+@pytest.mark.parametrize(("size", "count"), [("1", 1), ("7", 7), ("0.05", 2), ("0.5", 20), ("39", 39)])
 def test_split_is_exact_ordered_and_disjoint(tmp_path: Path, size: str, count: int) -> None:
     source = jsonl(tmp_path / "a.jsonl", *({**GOOD, "question": f"q{n}"} for n in range(40)))
     assert run(source, "--out", tmp_path, "--test-size", size) == 0
@@ -208,10 +206,12 @@ def test_sizes_that_make_no_sense(size: str) -> None:
 
 
 PEAK = """
-import resource, sys
+import pathlib, sys
 from data_prep import convert
 assert convert.main([sys.argv[1], "--out", sys.argv[2], "--test-size", "0.1"]) == 0
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+# ru_maxrss would count the parent's memory at the fork.
+status = pathlib.Path("/proc/self/status").read_text()
+print(next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM")))
 """
 
 
@@ -219,9 +219,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
     peaks = []
     for size in (10_000, 100_000):
         source = tmp_path / f"{size}.jsonl"
-        line = (
-            json.dumps({"question": "How many clips? " * 12, "answer": "Step by step. " * 12 + "#### 72"}) + "\n"
-        )
+        line = json.dumps({"question": "How many clips? " * 12, "answer": "Step by step. " * 9 + "#### 72"}) + "\n"
         source.write_text(line * size)
         done = subprocess.run(
             [sys.executable, "-c", PEAK, str(source), str(tmp_path / str(size))],

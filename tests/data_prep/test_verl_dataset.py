@@ -45,6 +45,5 @@ def test_rlhf_dataset_keeps_every_row(tmp_path: Path, ground_truth: str) -> None
     assert row["data_source"] == "openai/gsm8k"
     assert row["raw_prompt"][0]["role"] == "user"
     assert row["extra_info"]["split"] == "test"
-    assert row["reward_model"]["ground_truth"] == (
-        "18" if ground_truth == "answer" else row["extra_info"]["question"]
-    )
+    expected = "18" if ground_truth == "answer" else row["extra_info"]["question"]
+    assert row["reward_model"]["ground_truth"] == expected
