@@ -9,48 +9,19 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import models
+import merge_models
 import pytest
+from merge_jobs import JOBS, RECORDED, Recorded
 
 HERE = Path(__file__).parent
-RECORDED = HERE / "recorded" / "verl061_mcore0131_tp2_qwen3.tar.xz"
-
-# folder name -> number of ranks, and what write_checkpoints.py is to do
-JOBS: dict[str, tuple[int, dict[str, Any]]] = {
-    "qwen3-tp1": (1, {"kind": "megatron"}),
-    "qwen3-v1_with_optimizer": (1, {"kind": "megatron", "v1": True}),
-    "llama-tp1": (1, {"kind": "megatron"}),
-    "qwen2_tied-tp1": (1, {"kind": "megatron"}),
-    "llama-fsdp1": (1, {"kind": "fsdp"}),
-    "qwen3-tp2": (2, {"kind": "megatron", "tp": 2}),
-    "qwen3-pp2": (2, {"kind": "megatron", "pp": 2}),
-    "qwen3-dp2": (2, {"kind": "megatron"}),
-    "qwen3_odd-tp2": (2, {"kind": "megatron", "tp": 2, "vocab_multiple": 16}),
-    "qwen2-tp2": (2, {"kind": "megatron", "tp": 2}),
-    "qwen2_tied-pp2": (2, {"kind": "megatron", "pp": 2}),
-    "qwen3_odd-fsdp2": (2, {"kind": "fsdp"}),
-    "qwen2_tied-fsdp2": (2, {"kind": "fsdp", "dtype": "bfloat16"}),
-}
-
-
-class Recorded(NamedTuple):
-    """A run folder of verl 0.6.1 (one step, actor in layout v1) and the model that it was made from."""
-
-    run: Path
-    hf: Path
-
-    @property
-    def actor(self) -> Path:
-        return self.run / "global_step_3" / "actor"
 
 
 @pytest.fixture(scope="session")
 def hf_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Name in models.MODELS -> Hugging Face folder."""
+    """Name in merge_models.MODELS -> Hugging Face folder."""
     root = tmp_path_factory.mktemp("hf")
-    return {name: models.make(name, root / name) for name in models.MODELS}
+    return {name: merge_models.make(name, root / name) for name in merge_models.MODELS}
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import JOBS
-from helpers import assert_same_tensors, snapshot
+from merge_helpers import assert_same_tensors, snapshot
+from merge_jobs import JOBS
 
 from converters.merge import main, merge
 
@@ -44,7 +44,7 @@ def test_round_trip_is_exact(
 
 
 def _tensors(folder: Path) -> list:
-    from helpers import load
+    from merge_helpers import load
 
     return list(load(folder).values())
 

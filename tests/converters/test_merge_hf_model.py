@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Recorded
-from helpers import assert_same_tensors, edit_json, load
+from merge_helpers import assert_same_tensors, edit_json, load
+from merge_jobs import Recorded
 
 from converters import hf_config
 from converters.errors import ConvertError

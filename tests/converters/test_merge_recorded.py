@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Recorded
-from helpers import assert_same_tensors, edit_json, load, snapshot
+from merge_helpers import assert_same_tensors, edit_json, load, snapshot
+from merge_jobs import Recorded
 
 from converters.errors import ConvertError
 from converters.merge import merge

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Recorded
+from merge_jobs import Recorded
 
 from converters.merge import main
 

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Recorded
+from merge_jobs import Recorded
 
 from converters.errors import ConvertError
 from converters.merge import main, merge

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Recorded
-from helpers import snapshot
+from merge_helpers import snapshot
+from merge_jobs import Recorded
 
 from converters.errors import ConvertError
 from converters.locate import TRACKER, locate

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from helpers import edit_json
+from merge_helpers import edit_json
 
 from converters.errors import ConvertError
 from converters.merge import merge
@@ -101,7 +101,7 @@ def test_tied_flag_against_untied_weights(actor: Path, tmp_path: Path) -> None:
 def test_untied_flag_against_tied_weights_keeps_both(tied_actor: Path, tmp_path: Path) -> None:
     """A state dict of a tied model holds lm_head too: with an untied config both are written, and are equal."""
     import torch
-    from helpers import load
+    from merge_helpers import load
 
     edit_json(tied_actor / "huggingface" / "config.json", tie_word_embeddings=False)
     merge(tied_actor, tmp_path / "out")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Recorded
-from helpers import assert_same_tensors, load
+from merge_helpers import assert_same_tensors, load
+from merge_jobs import Recorded
 
 from converters.errors import ConvertError
 from converters.hf_writer import SafetensorsWriter, parse_size, target
