@@ -32,15 +32,11 @@ def convert(source: Path, target: Path) -> int:
     from verl.models.mcore.mbridge import AutoBridge
 
     with tempfile.TemporaryDirectory() as meeting:
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{meeting}/rank", rank=0, world_size=1
-        )
+        torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}/rank", rank=0, world_size=1)
         parallel_state.initialize_model_parallel()
         tensor_parallel.model_parallel_cuda_manual_seed(0)
         config = AutoConfig.from_pretrained(source)
-        if not hasattr(
-            config, "rope_theta"
-        ):  # transformers 5 keeps it in rope_parameters, mbridge reads it here
+        if not hasattr(config, "rope_theta"):  # transformers 5 keeps it in rope_parameters, mbridge reads it here
             config.rope_theta = config.rope_parameters["rope_theta"]
         bridge = AutoBridge.from_config(config, dtype=torch.bfloat16)
         models = bridge.get_model(weight_path=str(source), wrap_with_ddp=False, bf16=True, fp16=False)

@@ -141,9 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--actor", choices=ACTORS, required=True)
     parser.add_argument("--rollout", choices=ROLLOUTS, default="hf")
     parser.add_argument("--family", choices=FAMILIES, default="qwen3")
-    parser.add_argument(
-        "--corpus", type=Path, nargs="+", default=[], metavar="FILE", help="JSONL, e.g. GSM8K"
-    )
+    parser.add_argument("--corpus", type=Path, nargs="+", default=[], metavar="FILE", help="JSONL, e.g. GSM8K")
     arguments = parser.parse_args(argv)
     try:
         prepare(

@@ -46,9 +46,7 @@ def training_text(corpus: Sequence[Path] = ()) -> Iterator[str]:
     rng = random.Random(0)
     for _ in range(2000):
         a, b, c = (rng.randint(0, 99) for _ in range(3))
-        story = rng.choice(_STORIES).format(
-            name=rng.choice(_NAMES), things=rng.choice(_THINGS), a=a, b=b, c=c
-        )
+        story = rng.choice(_STORIES).format(name=rng.choice(_NAMES), things=rng.choice(_THINGS), a=a, b=b, c=c)
         answer = f"{a} + {b} = {a + b}. {a}*{b}={a * b}. The answer is {a + b}.\n#### {a + b}"
         yield f"user\n{story}\nassistant\n{answer}"
     for path in corpus:

@@ -11,10 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside: trainer.py
-from trainer import ROOT, Stack
-
-GSM8K = ROOT / "data_prep" / "samples" / "gsm8k" / "train.jsonl"
+sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside: verl_runs.py
+from verl_runs import GSM8K, ROOT, Stack
 
 
 def interpreter(variable: str, default: str, target: str) -> str:

@@ -34,9 +34,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
-            raise ValueError(
-                f"max_new_tokens={self.max_new_tokens}: the prompt leaves no room for a response"
-            )
+            raise ValueError(f"max_new_tokens={self.max_new_tokens}: the prompt leaves no room for a response")
         if self.temperature < 0:
             raise ValueError(f"temperature={self.temperature}: must be 0 (greedy) or more")
         if not 0 < self.top_p <= 1:

@@ -46,7 +46,6 @@ class SyncHFRollout(HFRollout):  # type: ignore[misc]
         rank = int(os.environ.get("RANK", "0"))
         weight_sets.dump(received, replica=rank, update=self._updates, global_steps=None)
         print(
-            f"[hf rollout {rank}] weights {self._updates}: {len(received)} tensors, "
-            f"largest change {change:.3e}",
+            f"[hf rollout {rank}] weights {self._updates}: {len(received)} tensors, largest change {change:.3e}",
             flush=True,
         )

@@ -19,9 +19,7 @@ def rng_tracker_on_cpu(random: Any) -> None:
     import torch
 
     # Its warning that the CPU state moved inside a fork says nothing here: that is the state that it forks.
-    logging.getLogger(random.__name__).addFilter(
-        lambda record: "CPU RNG state changed" not in record.getMessage()
-    )
+    logging.getLogger(random.__name__).addFilter(lambda record: "CPU RNG state changed" not in record.getMessage())
 
     random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)

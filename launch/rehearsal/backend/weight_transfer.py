@@ -48,9 +48,7 @@ def _engine_class(checkpoint_engine: Any) -> Any:
         ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
             boxes = [entry["mailbox"] for entry in metadata if "mailbox" in entry]
             if len(boxes) != 1:
-                raise RuntimeError(
-                    f"{BACKEND}: expected one sending rank, {len(boxes)} of {len(metadata)} are"
-                )
+                raise RuntimeError(f"{BACKEND}: expected one sending rank, {len(boxes)} of {len(metadata)} are")
             return {"mailbox": boxes * actor_wg_world_size}, {"mailbox": boxes * rollout_world_size}
 
         def init_process_group(self, mailbox: Any) -> None:

