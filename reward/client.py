@@ -12,7 +12,7 @@ What verl does with an exception of this function, so that an outage is never a 
 - 0.9.1 ``main_ppo`` with ``trainer.use_v1=true`` (its default): AgentLoopWorkerTQ logs it, marks the prompt
   ``failure`` and training goes on with fewer samples (verl/trainer/ppo/v1/agent_loop_tq.py,
   replay_buffer.py).
-- 0.9.1 reward manager ``limited``: turns it into 0.0 (reward_loop/reward_manager/limited.py).
+- 0.9.1 reward manager ``rate_limited``: turns it into 0.0 (reward_loop/reward_manager/limited.py).
 - 0.6.1 ``main_ppo``: ends the trainer; where the reward is computed in the driver, ``compute_reward`` calls
   the function for the whole batch once more first (verl/trainer/ppo/reward.py), so an outage takes two
   deadlines.
