@@ -155,9 +155,8 @@ def family(architecture: str, where: object) -> Family:
     if architecture not in FAMILIES:
         raise ConvertError(
             f"{where}: no table for the architecture {architecture}; known: {', '.join(FAMILIES)}. Models "
-            "with other parts (vision, experts, value heads) need checkpoints in Hugging Face form "
-            "(megatron.use_mbridge with use_dist_checkpointing=False, or hf_model in "
-            "checkpoint.save_contents)."
+            "with other parts (vision, experts, value heads): save them in Hugging Face form "
+            "(megatron.use_mbridge without use_dist_checkpointing, or hf_model in checkpoint.save_contents)."
         )
     return FAMILIES[architecture]
 

@@ -132,7 +132,7 @@ def _read(found: Checkpoint) -> None:
 
 def _role(root: Path, step: int | None, backend: str) -> Checkpoint:
     """The weights in one role's folder."""
-    found = _candidates(root, step)
+    found = _candidates(root, step, backend)
     if backend != "auto":
         chosen = [c for c in found if c.backend == backend]
         if not chosen:
@@ -141,22 +141,20 @@ def _role(root: Path, step: int | None, backend: str) -> Checkpoint:
         return chosen[0]
     if not found:
         raise ConvertError(
-            f"{root}: no weights: no dist_ckpt or model/dist_ckpt with shards, no "
-            "model_world_size_*_rank_*.pt, no "
-            f"*.safetensors in it or its huggingface folder; found {sorted(p.name for p in root.iterdir())}"
+            f"{root}: no weights: no dist_ckpt or model/dist_ckpt with shards, no model_world_size_*.pt, "
+            f"no *.safetensors in it or its huggingface folder; found {sorted(p.name for p in root.iterdir())}"
         )
     return found[0]
 
 
-def _candidates(root: Path, step: int | None) -> list[Checkpoint]:
+def _candidates(root: Path, step: int | None, backend: str) -> list[Checkpoint]:
     """Every set of weights in `root`, the first to be preferred: shards are what the trainer goes on from."""
     found = []
     config = root / "transformer_config.json"
     for layout, top in (("v2", root / "model"), ("v1", root)):
         dist, hf = top / "dist_ckpt", top / "huggingface"
-        # With mbridge a v1 dist_ckpt holds optimizer and RNG only; 0.9.1's path helpers leave empty folders
-        # behind.
-        if dist.is_dir() and any(dist.iterdir()) and _holds_model(root, dist, hf):
+        # With mbridge a v1 dist_ckpt holds optimizer and RNG only; 0.9.1's helpers leave empty folders behind.
+        if backend != "hf" and dist.is_dir() and any(dist.iterdir()) and _holds_model(root, dist, hf):
             found.append(Checkpoint(root, step, "megatron", layout, dist, hf if hf.is_dir() else None, config))
         if hf_model.has_weights(hf):
             found.append(Checkpoint(root, step, "hf", f"hf in {layout}", hf, hf))

@@ -107,9 +107,8 @@ def from_hf_names(tensors: dict[str, GlobalTensor], family: Family, config: Mode
     if config.tied and _HEAD in tensors and _EMBED in tensors:
         if not same_bits(tensors[_HEAD], tensors[_EMBED]):
             raise ConvertError(
-                f"{config.path} says tie_word_embeddings=true, and in the checkpoint {_HEAD} differs from "
-                f"{_EMBED}: "
-                "the model was trained untied. Correct config.json, or give the right --base_model."
+                f"{config.path} says tie_word_embeddings=true, and {_HEAD} differs from {_EMBED}: the model was "
+                "trained untied. Correct config.json, or give the right --base_model."
             )
         del tensors[_HEAD]
     _check_head(tensors, config, _HEAD)
@@ -161,9 +160,8 @@ def _check_head(tensors: dict[str, GlobalTensor], config: ModelConfig, head: str
         )
     if not config.tied and head not in tensors:
         raise ConvertError(
-            f"{config.path} says tie_word_embeddings=false, and the checkpoint has no {head}: the model "
-            "was trained "
-            "tied, or the checkpoint is not whole. Correct config.json, or give the right --base_model."
+            f"{config.path} says tie_word_embeddings=false, and the checkpoint has no {head}: the model was "
+            "trained tied, or the checkpoint is not whole. Correct config.json, or give the right --base_model."
         )
     rows = tensors[head].shape[0] if head in tensors and tensors[head].shape else config.V
     if rows == 1 and config.V > 1:

@@ -106,10 +106,8 @@ class GlobalTensor:
             stored = chunk.open()
             if stored.shape != chunk.sizes or stored.dtype != self.dtype:
                 raise ConvertError(
-                    f"{self.name}: the shard at {chunk.offsets} holds {stored.dtype} "
-                    f"{list(stored.shape)}, the "
-                    f"metadata says {self.dtype} {list(chunk.sizes)}: the checkpoint is damaged. Copy it "
-                    "again."
+                    f"{self.name}: the shard at {chunk.offsets} holds {stored.dtype} {list(stored.shape)}, "
+                    f"the metadata {self.dtype} {list(chunk.sizes)}: damaged. Copy the checkpoint again."
                 )
             target = out[tuple(slice(a - b, z - b) for a, z, b in zip(low, high, begin, strict=True))]
             sizes = tuple(z - a for a, z in zip(low, high, strict=True))

@@ -159,8 +159,7 @@ def _open(path: Path, first: int, length: int, name: str) -> Stored:
 
 
 def _dtype(properties: Any) -> Any:
-    # TensorProperties pickles as (dtype, layout, requires_grad, memory_format, pin_memory), torch 2.0 and
-    # later.
+    # TensorProperties pickles as (dtype, layout, requires_grad, memory_format, pin_memory).
     state = properties.state if isinstance(properties, Record) else None
     if isinstance(state, tuple) and state:
         return state[0]
