@@ -2,7 +2,7 @@
 # Builds /scratch/img/verl-cpu.sif as alice on the login node, if its inputs changed: a Debian 12 with the CPU stack from
 # the wheels that .venv was installed from. No network is needed but for the Debian base.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-. "$CLUSTER/lib/debian.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/debian.sh"
 
 IMAGES=$LAB/shared/scratch/img
 STACK=singularity/stacks/cpu
@@ -10,7 +10,7 @@ WHEELS=.cache/wheels/cpu
 BASE_PACKAGES=python3,python3-venv,curl,ca-certificates,iproute2,procps,hostname,tzdata
 
 cd "$CHECKOUT" || exit
-inputs=$(cat "$STACK"/requirements*.txt "$STACK/cpu.def" "${BASH_SOURCE[0]}" | sha256sum)
+inputs=$(cat "$STACK"/requirements*.txt "$STACK/cpu.def" - <<<"$BASE_PACKAGES" | sha256sum)
 if [ -e "$IMAGES/verl-cpu.sif" ] && [ "$(cat "$IMAGES/verl-cpu.inputs" 2>/dev/null)" = "$inputs" ]; then
   exit 0
 fi
@@ -45,7 +45,8 @@ rm -f "$IMAGES/verl-cpu.inputs"
 # lz4: the image lives on this machine only, so time counts and size does not.
 "$CLUSTER/on" login -u alice sh -ec "
   cd '$CHECKOUT'
-  export APPTAINER_TMPDIR=/tmp APPTAINER_CACHEDIR=/tmp/apptainer-cache
+  export APPTAINER_TMPDIR=\$(mktemp -d) APPTAINER_CACHEDIR=\$HOME/.cache/apptainer
+  trap 'rm -rf \"\$APPTAINER_TMPDIR\"' EXIT
   singularity --quiet build --force --notest --mksquashfs-args '-comp lz4 -no-progress' \
     --bind '$CHECKOUT/$WHEELS:/mnt' --build-arg bootstrap=localimage --build-arg from='/scratch/img/${base##*/}' \
     --build-arg pip_options='--no-index --find-links /mnt' /scratch/img/verl-cpu.sif '$STACK/cpu.def'" >&2

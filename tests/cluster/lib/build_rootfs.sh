@@ -4,7 +4,7 @@
 #   trixie   Slurm 24.11, with Apptainer alone from sid (stable has none)
 #   sid      the newest Slurm
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-. "$CLUSTER/lib/debian.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/debian.sh"
 SUITE=$1
 
 PACKAGES=apptainer,slurmctld,slurmd,slurm-client,slurmdbd,mariadb-server,munge
