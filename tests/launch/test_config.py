@@ -84,7 +84,7 @@ def test_broken_job_files(tmp_path: Path, text: str, message: str):
 
 
 def test_a_missing_job_file_is_named(tmp_path: Path):
-    with pytest.raises(JobError, match="nowhere.yaml: cannot be read"):
+    with pytest.raises(JobError, match=r"nowhere\.yaml: cannot be read"):
         load_job("grpo", tmp_path / "nowhere.yaml")
 
 

@@ -30,6 +30,11 @@ def link(hub: Hub, rank: int = 1, token: str = TOKEN) -> Link:
     return Link("127.0.0.1", port_of(hub), hello, 5.0)
 
 
+def poll_long(node: Link) -> None:
+    for _ in range(50):
+        node.poll(0.05)
+
+
 def events(hub: Hub, kind: str, within_s: float = 5.0) -> list[dict]:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
@@ -62,8 +67,7 @@ def test_a_stranger_is_not_a_node(hub: Hub):
     assert events(hub, "hello", 0.5) == []
     assert hub.nodes == {}
     with pytest.raises(ControlError):
-        for _ in range(50):
-            stranger.poll(0.05)
+        poll_long(stranger)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +130,7 @@ def test_the_head_that_dies_is_noticed():
     assert events(head, "hello")
     head.close()
     with pytest.raises(ControlError):
-        for _ in range(50):
-            node.poll(0.05)
+        poll_long(node)
 
 
 def test_many_nodes(hub: Hub):

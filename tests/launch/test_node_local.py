@@ -1,4 +1,4 @@
-"""The supervisor of one machine with a real Ray head and a real reward server: how a job ends, and what is left."""
+"""The supervisor of one machine, with a real Ray head and reward server: how a job ends, and what is left."""
 
 import json
 import os

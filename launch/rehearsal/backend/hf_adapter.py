@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 
@@ -20,7 +21,7 @@ class HFReplica(RolloutReplica):  # type: ignore[misc]
     """One HFServer; more replicas are more of them (verl/workers/rollout/replica.py, 0.9.1)."""
 
     async def launch_servers(self) -> None:
-        """Start the server and wait until its model is loaded.
+        """Start the server on the node of its worker and wait until its model is loaded.
 
         Raises:
             ValueError: The rollout is to be split over several ranks.
@@ -31,18 +32,21 @@ class HFReplica(RolloutReplica):  # type: ignore[misc]
                 "actor_rollout_ref.rollout.tensor_model_parallel_size=1 (data and pipeline sizes too)"
             )
         config = self.config
-        server = (
-            ray.remote(num_cpus=0)(HFServer)
-            .options(name=_server_name(self.replica_rank), max_concurrency=self.max_concurrency)
-            .remote(
-                self.model_config.path,
-                dtype=config.dtype,
-                prompt_length=config.prompt_length,
-                response_length=config.response_length,
-                ignore_eos=config.ignore_eos,
-                seed=config.seed + self.replica_rank,
-                replica=self.replica_rank,
-            )
+        worker = self.workers[0]
+        node = await worker.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        actor = ray.remote(num_cpus=0)(HFServer).options(
+            name=_server_name(self.replica_rank),
+            max_concurrency=self.max_concurrency,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),
+        )
+        server = actor.remote(
+            self.model_config.path,
+            dtype=config.dtype,
+            prompt_length=config.prompt_length,
+            response_length=config.response_length,
+            ignore_eos=config.ignore_eos,
+            seed=config.seed + self.replica_rank,
+            replica=self.replica_rank,
         )
         await server.ready.remote()
         self.servers = [server]

@@ -119,7 +119,7 @@ TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
   actor_rollout_ref.actor.use_torch_compile=False
   actor_rollout_ref.rollout.load_format=auto
 )
-MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY")
+MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force)
 
 mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
 rm -f "$RUN_DIR"/rendezvous.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt

@@ -124,7 +124,7 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   actor_rollout_ref.actor.megatron.vanilla_mbridge=True
   actor_rollout_ref.rollout.load_format=auto
 )
-MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY")
+MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force)
 
 mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
 rm -f "$RUN_DIR"/rendezvous.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
