@@ -63,7 +63,8 @@ class Batcher:
 
         Args:
             load: makes the scorer, in the worker thread.
-            failed: called in the worker thread with what ``load`` raised; the worker then ends.
+            failed: called in the worker thread with what ``load`` raised; the worker then ends, and what waits
+                gets :class:`ShuttingDownError`.
         """
         self._thread = threading.Thread(target=self._run, args=(load, failed), name="reward-worker", daemon=True)
         self._thread.start()
@@ -118,10 +119,23 @@ class Batcher:
     def _run(self, load: Callable[[], Scorer], failed: Callable[[BaseException], None]) -> None:
         try:
             scorer = load()
+            self._loaded = True
+            self._rounds(scorer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the process must end with it as the reason
+            self._refuse_waiting()
             failed(error)
-            return
-        self._loaded = True
+
+    def _refuse_waiting(self) -> None:
+        """Answer what waits: a request without an answer would hold up the server's end."""
+        with self._changed:
+            self._closing = True
+            waiting = [*self._jobs]
+            self._jobs.clear()
+        for job in waiting:
+            job.resolve(ShuttingDownError("the server cannot score and is ending"))
+
+    def _rounds(self, scorer: Scorer) -> None:
+        """Score what waits, round by round, until :meth:`close` and an empty queue."""
         while True:
             jobs = self._take()
             if not jobs:

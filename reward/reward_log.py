@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _logs: dict[tuple[int, str, int], RewardLog] = {}
+_marked: set[Path] = set()
 _logs_lock = threading.Lock()
 
 
@@ -33,7 +34,7 @@ def reward_log(log_path: str, max_bytes: int) -> RewardLog:
 
 
 def mark_failure(log_path: str, record: dict[str, Any]) -> None:
-    """Write ``failure-NODE-PID.json`` into the folder of the log, once a process.
+    """Write ``failure-NODE-PID.json`` into the folder of the log, for the first failure of this process.
 
     The launcher watches for it: some trainers drop a sample whose reward function raised and go on (see
     reward/client.py), and then this file is the only thing that ends the job.
@@ -41,12 +42,16 @@ def mark_failure(log_path: str, record: dict[str, Any]) -> None:
     place = Path(log_path)
     folder = place.parent if place.suffix == ".jsonl" else place
     path = folder / f"failure-{_process()}.json"
+    with _logs_lock:
+        # Not path.exists(): a resumed job may have left one under the same name.
+        if path in _marked:
+            return
+        _marked.add(path)
     part = folder / f".{path.name}.{threading.get_ident()}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            part.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
-            part.replace(path)
+        part.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
+        part.replace(path)
     except OSError as error:
         # The failure itself is raised in any case; this must not hide it.
         print(f"{path} cannot be written: {error}", file=sys.stderr)

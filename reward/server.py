@@ -27,6 +27,8 @@ log = logging.getLogger("reward.server")
 
 _DEVICES = ("auto", "cpu", "cuda")
 _BACKLOG = 2048
+# Seconds for what was accepted before a stop; a connection that never sends its request ends here too.
+_STOP_SECONDS = 60
 
 
 def _port(text: str) -> int:
@@ -146,7 +148,14 @@ def serve(options: ServerOptions, sock: socket.socket) -> int:
         server.should_exit = True
 
     app = create_app(options, lambda: load_model(options), failed)
-    config = uvicorn.Config(app, log_level="info", access_log=False, backlog=_BACKLOG, timeout_keep_alive=75)
+    config = uvicorn.Config(
+        app,
+        log_level="info",
+        access_log=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=_STOP_SECONDS,
+    )
     server = uvicorn.Server(config)
     host, port = sock.getsockname()[:2]
     log.info("listening on http://%s:%d, loading %s", host, port, options.model)
