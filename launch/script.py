@@ -88,7 +88,8 @@ def _environment(request: RenderRequest) -> dict[str, str]:
     variables = {
         "REWARD_MIN_SCORE": repr(job.reward.min_score),
         "REWARD_MAX_SCORE": repr(job.reward.max_score),
-        "REWARD_TIMEOUT_S": repr(job.reward.timeout_s),
+        "REWARD_TIMEOUT": repr(job.reward.timeout_s),
+        "REWARD_DEADLINE": repr(job.reward.deadline_s),
     }
     if request.rehearse:
         variables |= cpu_environment(job.engine.verl, job.actor.strategy, job.rehearsal.rollout)

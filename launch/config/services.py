@@ -20,7 +20,8 @@ class Reward(Section):
     placement: Literal["head"] = Field("head", description="node of the reward server")
     gpus: int = Field(1, ge=0, description="GPUs of the head node that the server takes; 0: CPU")
     max_length: int = Field(2048, ge=1, description="tokens of prompt and response together")
-    timeout_s: float = Field(30.0, gt=0, description="seconds that one scoring call may take, retries included")
+    timeout_s: float = Field(30.0, gt=0, description="seconds that one scoring request may take")
+    deadline_s: float = Field(120.0, gt=0, description="seconds of retries until an outage ends the job")
     min_score: float = Field(-40.0, description="scores below are raised to this")
     max_score: float = Field(30.0, description="scores above are lowered to this")
 

@@ -47,7 +47,7 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
         GLOO_SOCKET_IFNAME=settings.interface,
         TP_SOCKET_IFNAME=settings.interface,
         NCCL_SOCKET_IFNAME=f"={settings.interface}",
-        REWARD_LOG_PATH=str(settings.run_dir / "reward_log"),
+        REWARD_LOG_PATH=str(settings.reward_log),
         REWARD_SERVER_TOKEN_FILE=str(settings.run_dir / "reward_token"),
     )
     for name in _CACHES:

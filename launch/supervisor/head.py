@@ -19,6 +19,7 @@ from launch.supervisor.settings import Settings
 from launch.supervisor.training_log import latest_checkpoint, parse_steps, read_steps
 from launch.supervisor.verdict import (
     EXIT_CODES,
+    Evidence,
     Failure,
     JobFailed,
     find_evidence,
@@ -67,6 +68,8 @@ class Head:
             },
             mode=0o600,
         )
+        for old in settings.reward_log.glob("failure-*.json"):
+            old.unlink()  # of an earlier attempt in the same run directory
         self._running: List[Component] = []
         self._ray_nodes = RayNodes(LogFollower(settings.log("ray nodes")))
         self._reaped = time.monotonic()
@@ -212,6 +215,7 @@ class Head:
             if part.poll() is not None:
                 code = EXIT_CODES.get(part.name, EXIT_CODES["ray head"])
                 raise JobFailed(self._failure(part, code))
+        self._see_reward_outage()
         number = self._cancelled()
         if number is not None:
             noted = noted_failures(self._settings.run_dir)
@@ -221,6 +225,14 @@ class Head:
         if time.monotonic() - self._reaped > 5.0:
             self._reaped = time.monotonic()
             reap_orphans()
+
+    def _see_reward_outage(self) -> None:
+        """verl does not end for every exception of a reward function; the client's file says that it raised."""
+        for file in sorted(self._settings.reward_log.glob("failure-*.json")):
+            told = json.loads(file.read_text())
+            evidence = Evidence(str(file), None, str(told["error"])[:500])
+            code = EXIT_CODES["reward outage"]
+            raise JobFailed(Failure("reward client", str(told["node"]), "reward outage", code, evidence))
 
     def _on_event(self, event: Message) -> None:
         info = self._hub.nodes.get(int(event["rank"]), {})

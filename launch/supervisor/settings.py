@@ -58,6 +58,11 @@ class Settings:
         """File that tells the other nodes where the head is; holds the job's token, so mode 0600."""
         return self.run_dir / "rendezvous.json"
 
+    @property
+    def reward_log(self) -> Path:
+        """Folder where the reward client writes its log, and failure-NODE-PID.json before it raises."""
+        return self.run_dir / "reward_log"
+
     def log(self, component: str) -> Path:
         """Log file of a component on this node."""
         return self.run_dir / "logs" / f"{self.node}-{component.replace(' ', '-')}.log"

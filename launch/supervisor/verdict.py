@@ -19,6 +19,7 @@ EXIT_CODES: Dict[str, int] = {
     "prepare": 26,
     "merge": 27,
     "head": 28,
+    "reward outage": 29,
     "cancelled": 143,
 }
 

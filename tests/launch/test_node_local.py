@@ -165,6 +165,18 @@ def test_a_part_that_dies_ends_the_job(start, reward_model: Path, victim: str, c
     assert run.verdict["component"] == component
 
 
+def test_a_reward_outage_ends_a_trainer_that_goes_on(start, tmp_path: Path):
+    nobody = "import os; os.environ.update(REWARD_SERVER_URL='http://127.0.0.1:9', REWARD_DEADLINE='1'); "
+    goes_on = (
+        "import threading; from reward.client import compute_score; "
+        "threading.Thread(target=compute_score, args=('d', 'text', '4')).start(); time.sleep(600)"
+    )
+    run = start(nobody + goes_on)
+    assert run.wait() == 29
+    assert (run.verdict["component"], run.verdict["cause"]) == ("reward client", "reward outage")
+    assert "http://127.0.0.1:9" in run.verdict["evidence"]["text"]
+
+
 def test_a_signal_ends_the_job_cleanly(start):
     run = start("time.sleep(600)")
     run.until("trainer", "trainer up")

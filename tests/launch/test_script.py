@@ -128,19 +128,15 @@ def test_a_missing_image_stops_before_srun(tmp_path: Path):
     assert "rehearsal.image" in result.stderr
 
 
-STUBS = {
-    "apptainer": "exit 99",
-    "srun": 'printf "%s\\0" "$@"; env -0',
-    "module": "exit 99",
-}
+STUBS = {"apptainer": "exit 99", "srun": 'printf "%s\\0" "$@"; env -0'}
 
 
 def test_under_slurm_one_srun_starts_the_container(tmp_path: Path):
     """A stub srun: what it would start, and with which environment, is the question here."""
     stubs = tmp_path / "bin"
     stubs.mkdir()
-    for name in ("apptainer", "srun"):
-        (stubs / name).write_text(f"#!/bin/bash\n{STUBS[name]}\n")
+    for name, body in STUBS.items():
+        (stubs / name).write_text(f"#!/bin/bash\n{body}\n")
         (stubs / name).chmod(0o755)
     image = tmp_path / "images" / "verl-cpu.sif"
     image.parent.mkdir()
@@ -148,8 +144,8 @@ def test_under_slurm_one_srun_starts_the_container(tmp_path: Path):
     script = tmp_path / "run.sh"
     script.write_text(rendered(tmp_path, "container.env.AWKWARD='a,b \"c\"'"))
     host = {
-        "PATH": f"{stubs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "PYTHONPATH": "/host", "LD_LIBRARY_PATH": "/host",
-        "VIRTUAL_ENV": "/host", "CONDA_PREFIX": "/host", "PYTHONHOME": "/host",
+        "PATH": f"{stubs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "PYTHONPATH": "/host",
+        "LD_LIBRARY_PATH": "/host", "VIRTUAL_ENV": "/host", "CONDA_PREFIX": "/host", "PYTHONHOME": "/host",
     }  # fmt: skip
     result = subprocess.run(["bash", script], env=host, capture_output=True, text=True, check=True)
     words = result.stdout.partition("\n")[2].split("\0")

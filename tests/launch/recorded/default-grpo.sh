@@ -46,7 +46,8 @@ else
 fi
 inside REWARD_MIN_SCORE -40.0
 inside REWARD_MAX_SCORE 30.0
-inside REWARD_TIMEOUT_S 30.0
+inside REWARD_TIMEOUT 30.0
+inside REWARD_DEADLINE 120.0
 inside NVTE_FP8_BLOCK_SCALING_FP32_SCALES 1
 
 # ---- what runs on the head node, in this order; on the others a Ray worker

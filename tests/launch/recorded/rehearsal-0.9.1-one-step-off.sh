@@ -39,7 +39,8 @@ else
 fi
 inside REWARD_MIN_SCORE -40.0
 inside REWARD_MAX_SCORE 30.0
-inside REWARD_TIMEOUT_S 30.0
+inside REWARD_TIMEOUT 30.0
+inside REWARD_DEADLINE 120.0
 inside VERL_USE_EXTERNAL_MODULES launch.rehearsal.backend
 inside OMP_NUM_THREADS 1
 inside TOKENIZERS_PARALLELISM false
