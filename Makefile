@@ -28,7 +28,7 @@ setup: .venv/.toolkit  ## .venv: the toolkit in editable mode with the CPU stack
 demo: setup  ## the GRPO job on this machine: prepare, render, train on CPU, merge
 	@.venv/bin/python -m launch.demo
 
-test: setup env-061 system-packages lint  ## every test: lint, unit, engine (verl on CPU), cluster (Slurm + Apptainer)
+test: setup env-061 env-vllm system-packages lint  ## every test: lint, unit, engine (verl on CPU), cluster (Slurm + Apptainer)
 	@.venv/bin/python -m pytest $(PYTEST_ARGS)
 
 lint: setup system-packages  ## ruff, mypy, shellcheck (scripts and a rendered job)
