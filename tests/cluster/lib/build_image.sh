@@ -41,13 +41,20 @@ if [ ! -d "$base" ]; then
 fi
 
 echo "cluster: building verl-cpu.sif" >&2
-rm -f "$IMAGES/verl-cpu.inputs"
+# In /scratch, because a build shows the builder's home as /root and hides a checkout that lies there.
+build=$IMAGES/build
+rm -rf "$build" "$IMAGES/verl-cpu.inputs"
+mkdir -p "$build/$STACK"
+cp "$STACK"/requirements*.txt "$STACK/cpu.def" "$build/$STACK/"
+cp -rl "$WHEELS" "$build/wheels" 2>/dev/null || cp -r "$WHEELS" "$build/wheels" # links, on one file system
 # lz4: the image lives on this machine only, so time counts and size does not.
 "$CLUSTER/on" login -u alice sh -ec "
-  cd '$CHECKOUT'
+  cd /scratch/img/build
   export APPTAINER_TMPDIR=\$(mktemp -d) APPTAINER_CACHEDIR=\$HOME/.cache/apptainer
   trap 'rm -rf \"\$APPTAINER_TMPDIR\"' EXIT
   singularity --quiet build --force --notest --mksquashfs-args '-comp lz4 -no-progress' \
-    --bind '$CHECKOUT/$WHEELS:/mnt' --build-arg bootstrap=localimage --build-arg from='/scratch/img/${base##*/}' \
-    --build-arg pip_options='--no-index --find-links /mnt' /scratch/img/verl-cpu.sif '$STACK/cpu.def'" >&2
+    --bind /scratch/img/build/wheels:/mnt --build-arg bootstrap=localimage \
+    --build-arg from='/scratch/img/${base##*/}' --build-arg pip_options='--no-index --find-links /mnt' \
+    /scratch/img/verl-cpu.sif '$STACK/cpu.def'" >&2
+rm -rf "$build"
 printf '%s\n' "$inputs" >"$IMAGES/verl-cpu.inputs"
