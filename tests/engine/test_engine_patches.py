@@ -83,6 +83,7 @@ def test_on_verl_091(answers091, name):
     assert answers091[name] is None, answers091[name]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("name", [*COMMON, *ONLY_06, PARITY])
 def test_on_verl_061(answers061, name):
     assert answers061[name] is None, answers061[name]
@@ -134,6 +135,19 @@ def test_inactive_where_cuda_is_there():
     done = run_python(sys.executable, ["-c", code], environment)
     assert done.returncode == 0, done.stderr
     assert "CUDA is available: the CPU backend stays inactive" in done.stderr
+
+
+@pytest.mark.parametrize("first", ["import verl", "import launch.rehearsal.backend.hf_server"])
+def test_loaded_whoever_comes_first(first):
+    code = (
+        f"{first}\n"
+        "import verl\n"
+        "from verl.plugin.platform import get_platform\n"
+        "assert get_platform().device_name == 'cpu'\n"
+    )
+    done = run_python(sys.executable, ["-c", code], cpu_environment("0.9.1", "megatron", "hf"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("[rehearsal] CPU backend on verl 0.9.1") == 1
 
 
 def test_unknown_verl_is_refused():

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 import torch
-from verl_runs import GSM8K, ROOT
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from verl_runs import GSM8K, ROOT
 
 from launch.rehearsal import prepare as prepare_module
 from launch.rehearsal.overrides import cpu_environment, cpu_overrides, ray_cpus

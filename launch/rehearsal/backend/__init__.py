@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from launch.rehearsal.backend.registry import after_import, install
+
 logger = logging.getLogger(__name__)
 
 
@@ -50,12 +52,12 @@ def load() -> list[str]:
         vllm_rollout,
         weight_transfer,
     )
-    from launch.rehearsal.backend.registry import install
 
     names = install(verl.__version__)
     logger.info("CPU backend on verl %s, patches: %s", verl.__version__, ", ".join(names))
     return names
 
 
-if "verl" in sys.modules:  # imported by verl itself; a test may import the package alone
-    load()
+if __name__ in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","):
+    # verl asks for this package at the end of its own import. A Ray actor of ours comes first, without verl.
+    after_import("verl", lambda _: load())

@@ -80,7 +80,7 @@ class _AfterImport(MetaPathFinder):
     """
 
     def __init__(self) -> None:
-        self.pending: dict[str, list[Callable[[Any], None]]] = {}
+        self.pending: dict[str, list[Callable[[Any], object]]] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -106,7 +106,7 @@ class _AfterImport(MetaPathFinder):
 _FINDER = _AfterImport()
 
 
-def after_import(module: str, hook: Callable[[Any], None]) -> None:
+def after_import(module: str, hook: Callable[[Any], object]) -> None:
     """Call `hook(module)` as soon as `module` is imported; at once if it already is."""
     loaded = sys.modules.get(module)
     if loaded is not None:
