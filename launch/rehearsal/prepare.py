@@ -25,6 +25,8 @@ from launch.rehearsal.overrides import ACTORS, ROLLOUTS, VERSIONS, cpu_environme
 from launch.rehearsal.tiny_policy import FAMILIES
 
 _RECORD = "rehearsal.json"
+# The tokenizer learns from it too, so that a question takes half the tokens (see training_text).
+SAMPLE = Path(__file__).resolve().parents[2] / "data_prep" / "samples" / "gsm8k" / "train.jsonl"
 
 
 class PrepareError(RuntimeError):
@@ -86,7 +88,7 @@ def _build_mcore(policy: Path, target: Path, verl: str, rollout: str) -> str:
 
 
 def prepare(
-    out: Path, *, verl: str, actor: str, rollout: str, family: str = "qwen3", corpus: Sequence[Path] = ()
+    out: Path, *, verl: str, actor: str, rollout: str, family: str = "qwen3", corpus: Sequence[Path] = (SAMPLE,)
 ) -> None:
     """Make the folders that a run of this kind needs (see the module's text).
 
@@ -96,7 +98,7 @@ def prepare(
         actor: "megatron" adds policy_mcore.
         rollout: "hf" or "vllm"; the models are the same.
         family: Architecture of the policy.
-        corpus: JSONL files whose strings the tokenizer learns too.
+        corpus: JSONL files whose strings the tokenizer learns too; by default the shipped GSM8K sample.
 
     Raises:
         PrepareError: A folder of another recipe is in the way, or the conversion failed.
@@ -141,7 +143,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--actor", choices=ACTORS, required=True)
     parser.add_argument("--rollout", choices=ROLLOUTS, default="hf")
     parser.add_argument("--family", choices=FAMILIES, default="qwen3")
-    parser.add_argument("--corpus", type=Path, nargs="+", default=[], metavar="FILE", help="JSONL, e.g. GSM8K")
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        nargs="+",
+        default=[SAMPLE],
+        metavar="FILE",
+        help="JSONL texts for the tokenizer (default: the GSM8K sample)",
+    )
     arguments = parser.parse_args(argv)
     try:
         prepare(

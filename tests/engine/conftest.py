@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside: verl_runs.py
-from verl_runs import GSM8K, ROOT, Stack
+from verl_runs import ROOT, Stack
 
 
 def interpreter(variable: str, default: str, target: str) -> str:
@@ -26,7 +26,7 @@ def interpreter(variable: str, default: str, target: str) -> str:
 def prepared(python: str, verl: str, rollout: str, out: Path) -> Stack:
     """Make the tiny models with the environment that will train them."""
     command = [python, "-m", "launch.rehearsal.prepare", f"--out={out}", f"--verl={verl}", "--actor=megatron"]
-    command += [f"--rollout={rollout}", f"--corpus={GSM8K}"]
+    command += [f"--rollout={rollout}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return Stack(python, verl, out)

@@ -117,7 +117,7 @@ def test_reward_of_a_pair_is_the_same_in_a_padded_batch(models):
 def test_made_once(stack091, capsys):
     out = stack091.models
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    command = ["--out", str(out), "--verl", "0.9.1", "--actor", "megatron", "--corpus", str(GSM8K)]
+    command = ["--out", str(out), "--verl", "0.9.1", "--actor", "megatron"]
     assert main(command) == 0
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     assert capsys.readouterr().out.count("there already") == 3
