@@ -49,7 +49,7 @@ def cpu_overrides(verl: str, actor: str, rollout: str, *, one_step_off: bool | N
         f"actor_rollout_ref.rollout.name={rollout}",
         # One rank a replica: the HF rollout cannot be split, vLLM need not be.
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-        # Read by verl for data.* defaults too: no Triton kernels on CPU.
+        # No Triton kernels on CPU, and C++ compilation would outlast the run.
         "actor_rollout_ref.actor.use_torch_compile=False",
     ]
     if verl == "0.6.1":
