@@ -26,7 +26,12 @@ help:  ## this list
 setup: .venv/.toolkit  ## .venv: the toolkit in editable mode with the CPU stack (verl, Ray, Megatron)
 
 demo: setup  ## the GRPO job on this machine: prepare, render, train on CPU, merge
-	@.venv/bin/python -m launch.demo
+	@mkdir -p demo; cd demo; export PATH="$(CURDIR)/.venv/bin:$$PATH"; \
+	samples=../data_prep/samples/gsm8k; set -x; \
+	python -m data_prep.convert $$samples/train.jsonl --test-file $$samples/test.jsonl --out data; \
+	python -m launch.render --template grpo --rehearse --job ../jobs/demo.yaml -o run_grpo.sh; \
+	bash run_grpo.sh; \
+	python -m launch.status
 
 test: setup env-061 env-vllm system-packages lint  ## every test: lint, unit, engine (verl on CPU), cluster (Slurm + Apptainer)
 	@.venv/bin/python -m pytest $(PYTEST_ARGS)

@@ -1,0 +1,58 @@
+"""What the README says is so: its commands run, its tables agree with the code."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.supervisor.verdict import EXIT_CODES
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.partition("  #")[0].strip()
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])
+def test_make_targets_exist(command: str):
+    done = subprocess.run([*shlex.split(command), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "launch.render" in command])
+def test_render_commands_run(command: str, tmp_path: Path):
+    (tmp_path / "job.yaml").write_text("name: mine\n")
+    words = [sys.executable, *shlex.split(command)[1:]]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run_grpo.sh").exists()
+
+
+def test_every_command_of_the_readme_is_one_that_a_test_runs():
+    known = ("make ", "python -m launch.render ", "python -m launch.status ", "sbatch run_grpo.sh")
+    assert [command for command in COMMANDS if not command.startswith(known)] == []
+
+
+@pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ([\w.]+)", README))))
+def test_modules_have_help_with_an_example(module: str):
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "example" in done.stdout.lower()
+
+
+def test_the_table_of_exit_codes_is_the_codes():
+    rows = dict(re.findall(r"^\| (\d+) \| ([\w ]+?) \|", README, re.MULTILINE))
+    assert {name: int(code) for code, name in rows.items() if name != "usage"} == EXIT_CODES
+
+
+def test_linked_files_exist():
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
