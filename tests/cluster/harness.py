@@ -193,7 +193,7 @@ class Cluster:
         texts = [self.on("login", "sh", "-c", "sinfo; squeue; sacct -X | tail -5", check=False).stdout]
         recent = time.time() - 900
         for pattern in ("nodes/*/console.log", "nodes/*/upper/var/log/slurm/*.log"):
-            texts += [_tail(path, 15) for path in sorted(self.lab.glob(pattern))]
+            texts += [_tail(path, 8) for path in sorted(self.lab.glob(pattern))]
         job_logs = [*self.home.rglob("*.out"), *self.home.rglob("*.log"), *self.scratch.glob("rl/**/*.log")]
         for path in sorted(path for path in job_logs if path.is_file() and path.stat().st_mtime > recent):
             texts.append(_tail(path, lines))

@@ -51,6 +51,7 @@ if ! node_pid login >/dev/null; then
   "$CLUSTER/lib/slurm_conf.sh" "$NODES" "${CPUS:-16}" "${MEMORY:-64000}" "${GPUS:-4}" "$ROOTFS"
   printf 'ROOTFS=%q\nNODES=%q\nGPUS=%q\nBINDS=%q\n' "$ROOTFS" "$NODES" "${GPUS:-4}" "$CHECKOUT ${BINDS:-}" >"$LAB/run/settings"
   start_node login
+  wait_for_node login
   # A slurmd that finds no controller waits 10 s before it asks again.
   for _ in {1..600}; do
     if "$CLUSTER/on" login scontrol ping 2>/dev/null | grep -q UP; then break; fi

@@ -52,7 +52,7 @@ cp -rl "$WHEELS" "$build/wheels" 2>/dev/null || cp -r "$WHEELS" "$build/wheels" 
   cd /scratch/img/build
   export APPTAINER_TMPDIR=\$(mktemp -d) APPTAINER_CACHEDIR=\$HOME/.cache/apptainer
   trap 'rm -rf \"\$APPTAINER_TMPDIR\"' EXIT
-  singularity --quiet build --force --notest --mksquashfs-args '-comp lz4 -no-progress' \
+  singularity --quiet build --force --notest --mksquashfs-args '-comp lz4' \
     --bind /scratch/img/build/wheels:/mnt --build-arg bootstrap=localimage \
     --build-arg from='/scratch/img/${base##*/}' --build-arg pip_options='--no-index --find-links /mnt' \
     /scratch/img/verl-cpu.sif '$STACK/cpu.def'" >&2

@@ -86,12 +86,12 @@ start_node() {
 # A node is ready when its daemons have been started; before, it may not even have its root.
 wait_for_node() {
   local pid
-  for _ in {1..300}; do
+  for _ in {1..600}; do
     pid=$(node_pid "$1") || die "node $1 ended while it booted: $(cat "$LAB/nodes/$1/console.log")"
     if nsenter -t "$pid" --mount --root test -e /run/node-ready 2>/dev/null; then return 0; fi
     sleep 0.1
   done
-  die "node $1 is not ready after 30 s: $(cat "$LAB/nodes/$1/console.log")"
+  die "node $1 is not ready after 60 s: $(cat "$LAB/nodes/$1/console.log")"
 }
 
 # Power-off: the end of pid 1 ends every process of the node; mounts, network and namespaces go with them.

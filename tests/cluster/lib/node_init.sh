@@ -29,14 +29,13 @@ as() { # USER COMMAND...
 has_address() { ip -4 -o addr show | grep -qF " $ADDRESS/"; }
 
 start_accounting() {
-  mkdir -p /run/mysqld
-  chown mysql:mysql /run/mysqld
+  install -d -o mysql -g mysql /run/mysqld /run/mariadbd # one of them holds the socket, by version
   as mysql mariadbd --skip-networking --innodb-buffer-pool-size=32M >/var/log/mariadbd.log 2>&1 &
-  poll 30 mariadb mariadb -e 'select 1'
+  poll 30 mariadb mariadb -e 'select 1' || return 1
   mariadb -e "create database slurm_acct_db; create user slurm@localhost identified via unix_socket;
               grant all on slurm_acct_db.* to slurm@localhost"
   as slurm slurmdbd -D >/var/log/slurm/slurmdbd.out 2>&1 &
-  poll 30 slurmdbd sacctmgr -n show cluster
+  poll 30 slurmdbd sacctmgr -n show cluster || return 1
   sacctmgr -i add cluster lab >/dev/null
 }
 
@@ -44,10 +43,10 @@ ip link set lo up
 install -d -o munge -g munge -m 755 /run/munge /var/log/munge /var/lib/munge
 install -d -o slurm -g slurm /run/slurm /var/log/slurm /var/lib/slurm/slurmctld
 mkdir -p /var/lib/slurm/slurmd /run/lock /run/user
-poll 10 "the address $ADDRESS" has_address
+poll 10 "the address $ADDRESS" has_address || exit 1
 as munge munged
 if [ "$NODE" = login ]; then
-  start_accounting
+  start_accounting || exit 1 # the end of the node: up.sh shows its console
   as slurm slurmctld -D >/var/log/slurm/slurmctld.out 2>&1 &
 else
   slurmd -D >/var/log/slurm/slurmd.out 2>&1 &
