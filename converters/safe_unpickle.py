@@ -95,6 +95,8 @@ class _Unpickler(pickle.Unpickler):
             return TORCH_DTYPES[name]
         if full in TORCH_STORAGES:
             return TORCH_STORAGES[full]
+        if full == "builtins.getattr":
+            return self._enum_member
         if full == "torch.Size":
             return tuple
         if full == "collections.OrderedDict":
@@ -108,6 +110,15 @@ class _Unpickler(pickle.Unpickler):
             "Nothing was executed. Do not load this file with another tool; get the checkpoint from its "
             "source again."
         )
+
+    def _enum_member(self, owner: Any, name: Any) -> Record:
+        """What `getattr(owner, name)` stands for: Python 3.11.0 to 3.11.3 (Debian 12) pickles enum members so."""
+        if not (isinstance(owner, type) and issubclass(owner, Record) and isinstance(name, str)):
+            raise ConvertError(
+                f"{self._where}: refused: the pickle calls getattr on something that is no enum of a checkpoint "
+                "writer. Nothing was executed. Get the checkpoint from its source again."
+            )
+        return owner(name)
 
     def persistent_load(self, pid: Any) -> Any:
         if self._persistent is None:

@@ -39,6 +39,8 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
         PYTHONPATH=os.pathsep.join(filter(None, [str(TOOLKIT), environ.get("PYTHONPATH", "")])),
         PYTHONNOUSERSITE="1",
         PYTHONUNBUFFERED="1",
+        # verl's lock files and multiprocessing's sockets go away with the job's own folder.
+        TMPDIR=str(settings.temp_dir),
         RUN_DIR=str(settings.run_dir),
         CHECKPOINT_DIR=str(settings.checkpoint_dir),
         RAY_USAGE_STATS_ENABLED="0",

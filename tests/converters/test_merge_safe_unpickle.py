@@ -26,9 +26,7 @@ class _Call:
         return self._reduced
 
 
-@pytest.mark.parametrize(
-    "function", [os.system, eval, exec, getattr, __import__, print, shutil.rmtree, pickle.loads, open]
-)
+@pytest.mark.parametrize("function", [os.system, eval, exec, __import__, print, shutil.rmtree, pickle.loads, open])
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_names_of_callables_are_refused(function: object, protocol: int) -> None:
     data = pickle.dumps(_Call(function, "x"), protocol=protocol)
@@ -68,6 +66,31 @@ def test_known_names_are_records_and_never_imported() -> None:
     assert isinstance(record, Record)
     assert record.args == (1,)
     assert type(record).__module__.startswith("converters")
+
+
+def _getattr(owner: bytes, name: bytes) -> bytes:
+    """A pickle, protocol 0, of `getattr(owner, name)`."""
+    return b"cbuiltins\ngetattr\n(" + owner + b"V" + name + b"\ntR."
+
+
+def test_an_enum_member_as_debian_12_pickles_it_is_a_record() -> None:
+    owner = b"ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
+    member = unpickle(_getattr(owner, b"TORCH_CONTIGUOUS_FORMAT"), "here")
+    assert isinstance(member, Record)
+    assert member.name == "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING"
+    assert member.args == ("TORCH_CONTIGUOUS_FORMAT",)
+
+
+@pytest.mark.parametrize("owner", [b"}", b"(l", b"Vtext\n", b"ctorch\nSize\n", b"ccollections\nOrderedDict\n"])
+def test_getattr_of_anything_else_is_refused(owner: bytes) -> None:
+    with pytest.raises(ConvertError, match="refused"):
+        unpickle(_getattr(owner, b"__class__"), "here")
+
+
+def test_getattr_reaches_nothing_of_the_record_class() -> None:
+    owner = b"ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
+    for name in (b"__subclasses__", b"__init__", b"get"):
+        assert isinstance(unpickle(_getattr(owner, name), "here"), Record)
 
 
 def test_state_cannot_change_the_record_class() -> None:
