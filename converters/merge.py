@@ -139,7 +139,10 @@ def _manifest(found: Checkpoint, outputs: Sequence[Output], notes: Sequence[str]
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m converters.merge", description=(__doc__ or "").split("\n", 1)[0]
+        prog="python -m converters.merge",
+        description=(__doc__ or "").split("\n", 1)[0],
+        epilog="example: python -m converters.merge --local_dir outputs/x/checkpoints --target_dir hf_model "
+        "--base_model models/Qwen3-4B. Exit codes: 0 done; 1 not whole or not known; 2 usage.",
     )
     parser.add_argument("operation", nargs="?", choices=["merge"], help="accepted as verl.model_merger takes it")
     parser.add_argument(

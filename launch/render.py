@@ -1,7 +1,7 @@
 """Render a job into one bash script, after checking everything that can be checked here.
 
     python -m launch.render --template grpo --rehearse
-    python -m launch.render --template grpo --job job.yaml --set cluster.nodes=4 -o run_grpo.sh
+    python -m launch.render --template grpo --job job.yaml --set cluster.nodes=3 -o run_grpo.sh
 
 Exit codes: 0 written (or, with --check-only, nothing wrong); 1 the job breaks a rule: every broken rule is printed
 and nothing is written; 2 usage.
@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY.PATH=VALUE",
-        help="change one field; the value is YAML: --set cluster.nodes=4, --set 'overrides=[\"a.b=1\"]'",
+        help="change one field; the value is YAML: --set cluster.nodes=3, --set 'overrides=[\"a.b=1\"]'",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="script to write, - for stdout [run_TEMPLATE.sh]")
     parser.add_argument("--rehearse", action="store_true", help="run on CPU with a tiny model")

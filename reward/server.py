@@ -49,7 +49,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m reward.server",
         description="Serve a one-label sequence classifier as a reward model over HTTP.",
         epilog="POST /score {prompt, response}; POST /score/batch {items: [...]}; "
-        "GET /health /ready /metrics /info",
+        "GET /health /ready /metrics /info. Example: python -m reward.server --model models/reward --port 8000. "
+        "Exit codes: 0 ended by SIGTERM; 1 model, port or token file; 2 usage.",
     )
     model = env.get("CONFIG_REWARD_MODEL_PATH") or None
     parser.add_argument(
