@@ -93,8 +93,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m data_prep.validate",
         description="Say whether verl will read each file as intended.",
-        epilog="example: python -m data_prep.validate data/train.parquet data/test.parquet. Exit codes: 0 every file is "
-        "fit; 1 a file is not; 2 usage.",
+        epilog="example: python -m data_prep.validate data/train.parquet data/test.parquet. "
+        "Exit codes: 0 every file is fit; 1 a file is not; 2 usage.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.parquet")
     fit = True
