@@ -16,12 +16,10 @@ if __package__ in (None, ""):
     # By path, so that PYTHONPATH stays the image's own; modules of launch/ must not shadow others.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from launch.supervisor.addresses import AddressError
 from launch.supervisor.head import run_head
-from launch.supervisor.ports import PortError
 from launch.supervisor.processes import adopt_orphans, end_descendants
 from launch.supervisor.settings import Settings, UsageError, read_settings
-from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, note_failure
+from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, note_failure
 from launch.supervisor.worker import run_worker
 
 _received: List[int] = []
@@ -45,12 +43,13 @@ def _failed_alone(settings: Settings, failure: Failure) -> int:
 
 
 def _supervise(settings: Settings) -> int:
-    settings.temp_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
+        settings = settings.with_address()
+        settings.temp_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return run_head(settings, _cancelled) if settings.rank == 0 else run_worker(settings, _cancelled)
     except JobFailed as error:
         return _failed_alone(settings, error.failure)
-    except PortError as error:
+    except SetupError as error:
         return _failed_alone(settings, Failure("setup", settings.node, str(error), EXIT_CODES["setup"]))
     finally:
         left = end_descendants(grace_s=3.0)
@@ -60,7 +59,7 @@ def _supervise(settings: Settings) -> int:
 
 
 def main(words: Optional[List[str]] = None) -> int:
-    """Exit codes: 0 done; the trainer's own; 20 to 28 and 143 as in README, "Exit codes"; 2 usage."""
+    """Exit codes: 0 done; the trainer's own; 20 to 29 and 143 as in README, "Exit codes"; 2 usage."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _remember)
     try:
@@ -68,9 +67,6 @@ def main(words: Optional[List[str]] = None) -> int:
     except UsageError as error:
         print(f"launch/node.py: {error}", file=sys.stderr)
         return 2
-    except AddressError as error:
-        print(f"launch/node.py: {error}", file=sys.stderr)
-        return EXIT_CODES["setup"]
     adopt_orphans()
     return _supervise(settings)
 

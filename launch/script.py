@@ -100,11 +100,14 @@ def _environment(request: RenderRequest) -> dict[str, str]:
 
 
 def _node_options(request: RenderRequest) -> str:
+    job = request.job
     options = ""
-    if request.job.cluster.network_interface is not None:
-        options += f" --interface {shlex.quote(request.job.cluster.network_interface)}"
+    if job.reward.kind == "server" and job.reward.gpus:
+        options += f" --reward-gpus {job.reward.gpus}"
+    if job.cluster.network_interface is not None:
+        options += f" --interface {shlex.quote(job.cluster.network_interface)}"
     if request.rehearse:
-        options += f" --object-store {_REHEARSAL_OBJECT_STORE}"
+        options += f" --logical-gpus --object-store {_REHEARSAL_OBJECT_STORE}"
     return options
 
 

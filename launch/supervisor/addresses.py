@@ -6,12 +6,14 @@ import socket
 import struct
 from typing import Dict, Optional
 
+from launch.supervisor.verdict import SetupError
+
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 _SKIPPED = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "kube", "podman", "tun", "tap")
 _PREFERRED = ("ib", "bond", "hsn")
 
 
-class AddressError(RuntimeError):
+class AddressError(SetupError):
     """The node has no usable address."""
 
 

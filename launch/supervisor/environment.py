@@ -4,6 +4,7 @@ import os
 import re
 from typing import Dict, Iterable, Mapping
 
+from launch.supervisor.devices import split_devices, with_devices, without_devices
 from launch.supervisor.settings import TOOLKIT, Settings
 
 # MPI, PMIx and Lightning take these for their own launch and go wrong; our own reading of them is over by now.
@@ -27,7 +28,9 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
         for name, value in environ.items()
         if not _TASK_VARIABLES.match(name) and not _HOST_PYTHON.match(name)
     }
-    if env.get("CUDA_VISIBLE_DEVICES"):
+    if settings.logical_gpus:
+        env = without_devices(env)
+    elif env.get("CUDA_VISIBLE_DEVICES"):
         # Slurm's gres plugin sets both on NVIDIA nodes and verl refuses that (single_controller/base/worker.py).
         env.pop("ROCR_VISIBLE_DEVICES", None)
         env.pop("HIP_VISIBLE_DEVICES", None)
@@ -55,6 +58,19 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
     for name in _CACHES:
         env.setdefault(name, str(settings.temp_dir / "cache" / name.lower()))
     return env
+
+
+def device_environments(env: Dict[str, str], settings: Settings) -> "tuple[Dict[str, str], Dict[str, str]]":
+    """(Ray's, the reward server's) environment on this node: each sees its own GPUs only.
+
+    Raises:
+        DeviceError: when the node has fewer GPUs than the two need together.
+    """
+    if settings.logical_gpus:
+        return env, env
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    ray, reward = split_devices(visible, settings.ray_gpus, settings.reward_gpus, settings.node)
+    return with_devices(env, ray), with_devices(env, reward)
 
 
 def with_head(env: Dict[str, str], head_address: str, gcs_port: int, reward_url: str) -> Dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Callable, Dict, List, Optional, Union
 
 from launch.supervisor.control import Hub, Message
-from launch.supervisor.environment import base_environment, with_head
+from launch.supervisor.environment import base_environment, device_environments, with_head
 from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.ports import free_plan
 from launch.supervisor.processes import Component, reap_orphans
@@ -22,6 +22,7 @@ from launch.supervisor.verdict import (
     Evidence,
     Failure,
     JobFailed,
+    SetupError,
     find_evidence,
     noted_failures,
     read_failure,
@@ -55,6 +56,9 @@ class Head:
         self._reward_url = f"http://{settings.address}:{self._ports.reward}"
         base = base_environment(settings, os.environ)
         self._env = with_head(base, settings.address, self._ports.gcs, self._reward_url)
+        ray_env, self._reward_env = device_environments(self._env, settings)
+        # The head is what the address names; `ray start --head` would look for another one there.
+        self._ray_env = {name: value for name, value in ray_env.items() if name != "RAY_ADDRESS"}
         for name in ("ray_token", "reward_token"):
             _write_secret(settings.run_dir / name, secrets.token_hex(32))
         write_json(
@@ -85,7 +89,7 @@ class Head:
         """
         settings = self._settings
         say(settings, f"head at {settings.address} ({settings.interface}), {settings.nodes} nodes")
-        self._start("ray head", head_command(settings, self._ports), without=("RAY_ADDRESS",))
+        self._start("ray head", head_command(settings, self._ports), self._ray_env)
         for command in settings.prepare:
             self._run_to_end("prepare", command)
         reward = self._start_reward_server()
@@ -102,7 +106,7 @@ class Head:
             return None
         where = ["--host", self._settings.address, "--port", str(self._ports.reward)]
         where += ["--token-file", self._env["REWARD_SERVER_TOKEN_FILE"]]
-        return self._start("reward server", [*self._settings.reward, *where])
+        return self._start("reward server", [*self._settings.reward, *where], self._reward_env)
 
     def _join(self) -> None:
         settings = self._settings
@@ -150,15 +154,14 @@ class Head:
 
     # ---- the parts
 
-    def _start(self, name: str, command: List[str], without: "tuple[str, ...]" = ()) -> Component:
-        part = self._component(name, command, without)
+    def _start(self, name: str, command: List[str], env: Optional[Dict[str, str]] = None) -> Component:
+        part = self._component(name, command, env)
         self._running.append(part)
         return part
 
-    def _component(self, name: str, command: List[str], without: "tuple[str, ...]" = ()) -> Component:
-        env = {key: value for key, value in self._env.items() if key not in without}
+    def _component(self, name: str, command: List[str], env: Optional[Dict[str, str]] = None) -> Component:
         try:
-            return Component(name, command, self._settings.log(name), env, self._settings.run_dir)
+            return Component(name, command, self._settings.log(name), env or self._env, self._settings.run_dir)
         except OSError as error:
             raise self._failed(name, f"cannot be started: {error}", EXIT_CODES.get(name, 127)) from error
 
@@ -293,25 +296,29 @@ def _ready(url: str) -> bool:
 
 
 def run_head(settings: Settings, cancelled: Cancelled) -> int:
-    """Run the job and write its verdict; returns the job's exit code.
-
-    Raises:
-        PortError: when no ports are free, before anything has started.
-    """
+    """Run the job and write its verdict; returns the job's exit code."""
     started = time.time()
-    head = Head(settings, cancelled)
+    head: Optional[Head] = None
     failure: Optional[Failure] = None
     try:
+        head = Head(settings, cancelled)
         head.run()
     except JobFailed as error:
         failure = error.failure
+    except SetupError as error:
+        failure = Failure("setup", settings.node, str(error), EXIT_CODES["setup"])
     except OSError as error:  # a full disk, a run directory that vanished: the other nodes must end all the same
         failure = Failure("head", settings.node, f"{type(error).__name__}: {error}", EXIT_CODES["head"])
     exit_code = failure.exit_code if failure else 0
-    head.close(exit_code)
-    state = "completed" if failure is None else "failed"
-    if exit_code == EXIT_CODES["cancelled"] and failure is not None and failure.component == "job":
-        state = "cancelled"
-    write_verdict(settings.run_dir, state=state, started=started, failure=failure, training=head.training())
+    if head is not None:
+        head.close(exit_code)
     say(settings, failure.line() if failure else f"completed; verdict: {settings.run_dir / 'verdict.json'}")
+    state = "completed" if failure is None else "failed"
+    if failure is not None and (failure.component, exit_code) == ("job", EXIT_CODES["cancelled"]):
+        state = "cancelled"
+    training = head.training() if head is not None else {}
+    try:
+        write_verdict(settings.run_dir, state=state, started=started, failure=failure, training=training)
+    except OSError as error:  # the exit code and the line above still tell
+        say(settings, f"verdict.json cannot be written: {error}")
     return exit_code

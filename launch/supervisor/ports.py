@@ -5,13 +5,15 @@ import socket
 from dataclasses import asdict, dataclass, fields
 from typing import Dict, Optional
 
+from launch.supervisor.verdict import SetupError
+
 # Below the kernel's ephemeral range (32768-60999) and SGLang's own ports (30000 and up), above well-known ones.
 FIRST_PORT = 10000
 BLOCKS = 100
 BLOCK_SIZE = 200
 
 
-class PortError(RuntimeError):
+class PortError(SetupError):
     """No block of ports is free on this node."""
 
 

@@ -3,7 +3,7 @@
 import argparse
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional
 
@@ -26,6 +26,8 @@ class Settings:
         rank: 0 is the head.
         job_number: Slurm's job id, or a process id outside Slurm; ports and temporary folders come from it.
         ray_gpus: what Ray may hand out on this node.
+        reward_gpus: GPUs of this node that the reward server has to itself; Ray does not see them.
+        logical_gpus: a rehearsal: GPUs are slots that Ray counts, no hardware.
         gpus_expected: what Ray must show for all nodes together before the trainer starts.
     """
 
@@ -35,9 +37,12 @@ class Settings:
     rank: int
     node: str
     job_number: int
+    wanted_interface: Optional[str]
     interface: str
     address: str
     ray_gpus: int
+    reward_gpus: int
+    logical_gpus: bool
     gpus_expected: int
     ray_cpus: int
     object_store_bytes: Optional[int]
@@ -47,6 +52,17 @@ class Settings:
     reward: List[str]
     trainer: List[str]
     merge: List[str]
+
+    def with_address(self) -> "Settings":
+        """These settings with this node's interface and address found.
+
+        Raises:
+            AddressError: naming the node, the wanted interface and what there is.
+        """
+        if self.address:
+            return self
+        interface, address = choose(interfaces(), self.wanted_interface, self.node)
+        return replace(self, interface=interface, address=address)
 
     @property
     def temp_dir(self) -> Path:
@@ -105,6 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=int, required=True, help="nodes that must join")
     parser.add_argument("--ray-gpus-head", type=int, required=True, help="GPUs for Ray on the head node")
     parser.add_argument("--ray-gpus-other", type=int, required=True, help="GPUs for Ray on each other node")
+    parser.add_argument("--reward-gpus", type=int, default=0, help="GPUs of the head node for the reward server")
+    parser.add_argument("--logical-gpus", action="store_true", help="GPUs are slots that Ray counts (rehearsal)")
     parser.add_argument("--ray-cpus", type=int, required=True, help="CPUs for Ray on each node")
     parser.add_argument("--object-store", type=int, metavar="BYTES", help="Ray's object store on each node")
     parser.add_argument("--interface", help="network interface to use on every node")
@@ -118,8 +136,10 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
 
     Outside Slurm the one machine is the head and has the GPUs of all nodes; Ray then listens on loopback only.
 
+    In Slurm the address is still to be found: `with_address`.
+
     Raises:
-        UsageError, AddressError: with what is wrong and the remedy. A wrong option exits with 2.
+        UsageError: with what is wrong and the remedy. A wrong option exits with 2.
     """
     options, commands = split_commands(words)
     args = _parser().parse_args(options)
@@ -134,7 +154,6 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         )
     total = args.ray_gpus_head + args.ray_gpus_other * (args.nodes - 1)
     here = args.ray_gpus_head if rank == 0 else args.ray_gpus_other
-    interface, address = ("lo", "127.0.0.1") if not in_slurm else choose(interfaces(), args.interface, node)
     return Settings(
         run_dir=args.run_dir.absolute(),
         checkpoint_dir=args.checkpoint_dir.absolute(),
@@ -142,9 +161,12 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         rank=rank,
         node=node,
         job_number=int(environ.get("SLURM_JOB_ID") or os.getpid()),
-        interface=interface,
-        address=address,
+        wanted_interface=args.interface,
+        interface="" if in_slurm else "lo",
+        address="" if in_slurm else "127.0.0.1",
         ray_gpus=here if in_slurm else total,
+        reward_gpus=args.reward_gpus if rank == 0 else 0,
+        logical_gpus=args.logical_gpus,
         gpus_expected=total,
         ray_cpus=args.ray_cpus,
         object_store_bytes=args.object_store,

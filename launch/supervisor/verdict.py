@@ -57,6 +57,10 @@ class Failure:
         return f"{self.component} on {self.node} failed: {self.cause} (exit code {self.exit_code}){where}"
 
 
+class SetupError(RuntimeError):
+    """This node cannot take part: no address, no ports, too few GPUs."""
+
+
 class JobFailed(RuntimeError):
     """Raised where a failure is found; carries it up to the one place that ends the job."""
 

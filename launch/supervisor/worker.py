@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Callable, Dict, Optional
 
 from launch.supervisor.control import ControlError, Link
-from launch.supervisor.environment import base_environment, with_head
+from launch.supervisor.environment import base_environment, device_environments, with_head
 from launch.supervisor.ports import free_plan
 from launch.supervisor.processes import Component, reap_orphans
 from launch.supervisor.ray_cluster import worker_command
@@ -57,6 +57,7 @@ def run_worker(settings: Settings, cancelled: Callable[[], Optional[int]]) -> in
     except ControlError as error:
         raise _failed(settings, "head", str(error), "head") from error
     env = with_head(base_environment(settings, os.environ), head["address"], head["gcs_port"], head["reward_url"])
+    env, _ = device_environments(env, settings)
     ray = Component(
         "ray worker",
         worker_command(settings, free_plan(settings.job_number), f"{head['address']}:{head['gcs_port']}"),

@@ -76,7 +76,7 @@ def start(tmp_path: Path):
         words = [
             sys.executable, str(ROOT / "launch" / "node.py"), "--run-dir", str(run_dir),
             "--checkpoint-dir", str(run_dir / "checkpoints"), "--nodes", "1", "--ray-gpus-head", "2",
-            "--ray-gpus-other", "0", "--ray-cpus", "4", "--object-store", "100000000",
+            "--ray-gpus-other", "0", "--ray-cpus", "4", "--logical-gpus", "--object-store", "100000000",
             *commands, "::trainer", sys.executable, "-c", TRAINER + trainer,
         ]  # fmt: skip
         with (run_dir / "out").open("w") as out:

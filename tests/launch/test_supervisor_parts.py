@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.supervisor import addresses, ports, settings, training_log, verdict
-from launch.supervisor.environment import base_environment, with_head
+from launch.supervisor import addresses, devices, ports, settings, training_log, verdict
+from launch.supervisor.environment import base_environment, device_environments, with_head
 from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.processes import Component, reap_orphans
 
@@ -174,10 +174,12 @@ def test_outside_slurm_one_machine_has_all_slots():
 
 
 def test_in_slurm_each_node_has_its_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "interfaces", lambda: {"eth0": "10.0.0.5"})
+    monkeypatch.setattr(settings, "interfaces", lambda: {"eth0": "10.0.0.5", "ib0": "10.1.0.5"})
     slurm = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "2", "SLURM_NTASKS": "3", "SLURMD_NODENAME": "n3"}
-    here = settings.read_settings([*ARGS, "::trainer", "t"], slurm)
-    assert (here.nodes, here.rank, here.ray_gpus, here.node, here.address) == (3, 2, 2, "n3", "10.0.0.5")
+    here = settings.read_settings([*ARGS, "--interface", "eth0", "::trainer", "t"], slurm)
+    assert (here.nodes, here.rank, here.ray_gpus, here.node, here.address) == (3, 2, 2, "n3", "")
+    found = here.with_address()
+    assert (found.interface, found.address) == ("eth0", "10.0.0.5")
     assert here.temp_dir == Path(f"/tmp/rl-{os.getuid()}-77")
     with pytest.raises(settings.UsageError, match="2 tasks but the job was rendered for 3"):
         settings.read_settings([*ARGS, "::trainer", "t"], {**slurm, "SLURM_NTASKS": "2"})
@@ -209,6 +211,46 @@ def test_environment_is_cleaned():
 def test_proxies_are_bypassed_without_losing_the_users_entries():
     env = with_head({"no_proxy": "example.org,,", "NO_PROXY": "b"}, "10.0.0.5", 1, "http://10.0.0.5:2")
     assert env["no_proxy"] == env["NO_PROXY"] == "example.org,b,localhost,127.0.0.1,10.0.0.5"
+
+
+# ---- GPUs
+
+
+@pytest.mark.parametrize(
+    ("value", "ray", "reward", "split"),
+    [
+        (None, 2, 1, (["0", "1"], ["2"])),
+        ("4,5,6,7", 3, 1, (["4", "5", "6"], ["7"])),
+        ("GPU-aaaa, GPU-bbbb", 1, 1, (["GPU-aaaa"], ["GPU-bbbb"])),
+        ("MIG-1/2/3", 1, 0, (["MIG-1/2/3"], [])),
+        ("0,1,2", 1, 0, (["0"], [])),
+        ("NoDevFiles", 0, 0, ([], [])),
+        ("", 0, 0, ([], [])),
+    ],
+)
+def test_gpus_are_split(value: str | None, ray: int, reward: int, split: tuple[list[str], list[str]]):
+    assert devices.split_devices(value, ray, reward, "n1") == split
+
+
+@pytest.mark.parametrize("value", ["", "NoDevFiles", "0,1", "GPU-aaaa"])
+def test_too_few_gpus_name_node_and_numbers(value: str):
+    with pytest.raises(devices.DeviceError, match=r"node n1 has \d GPUs .* needs 2 for Ray and 1 for"):
+        devices.split_devices(value, 2, 1, "n1")
+
+
+def test_each_part_sees_its_own_gpus():
+    here = settings.read_settings([*ARGS, "--reward-gpus", "1", "::trainer", "t"], {})
+    env = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5", "ROCR_VISIBLE_DEVICES": "0", "A": "b"}
+    ray, reward = device_environments(base_environment(here, env), here)
+    assert (ray["CUDA_VISIBLE_DEVICES"], reward["CUDA_VISIBLE_DEVICES"], ray["A"]) == ("0,1,2,3,4", "5", "b")
+    assert "ROCR_VISIBLE_DEVICES" not in ray
+
+
+def test_a_rehearsal_hides_the_hosts_gpus_from_ray():
+    here = settings.read_settings([*ARGS, "--logical-gpus", "::trainer", "t"], {})
+    env = base_environment(here, {"CUDA_VISIBLE_DEVICES": "NoDevFiles", "ROCR_VISIBLE_DEVICES": "0"})
+    for part in device_environments(env, here):
+        assert not [name for name in part if name.endswith("VISIBLE_DEVICES")]
 
 
 # ---- logs and verdict

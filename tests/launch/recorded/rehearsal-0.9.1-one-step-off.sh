@@ -131,7 +131,7 @@ mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct 
 rm -f "$RUN_DIR"/rendezvous.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
 echo "run directory: $RUN_DIR"
 exec "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
-  --nodes 3 --ray-gpus-head 1 --ray-gpus-other 1 --ray-cpus 28 --object-store 200000000 \
+  --nodes 3 --ray-gpus-head 1 --ray-gpus-other 1 --ray-cpus 28 --logical-gpus --object-store 200000000 \
   ::prepare "${DATA[@]}" \
   ::prepare "${MODELS[@]}" \
   ::reward "${REWARD[@]}" \

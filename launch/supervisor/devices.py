@@ -1,0 +1,45 @@
+"""Which GPUs of the head node belong to the reward server and which to Ray."""
+
+from typing import Dict, List, Mapping, Optional
+
+from launch.supervisor.verdict import SetupError
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+# What Slurm and drivers write for "none".
+_NONE = ("", "NoDevFiles", "void", "none", "-1")
+
+
+class DeviceError(SetupError):
+    """The node has fewer GPUs than the job needs on it."""
+
+
+def visible_devices(value: Optional[str], needed: int) -> List[str]:
+    """Identifiers in CUDA_VISIBLE_DEVICES (indices, GPU- or MIG-uuids); 0 to `needed`-1 where it is not set."""
+    if value is None:
+        return [str(index) for index in range(needed)]
+    return [name.strip() for name in value.split(",") if name.strip() not in _NONE]
+
+
+def split_devices(value: Optional[str], ray: int, reward: int, node: str) -> "tuple[List[str], List[str]]":
+    """(Ray's, the reward server's) devices: Ray takes the first, the server the last of those it may see.
+
+    Raises:
+        DeviceError: when there are fewer than `ray` + `reward`.
+    """
+    devices = visible_devices(value, ray + reward)
+    if len(devices) < ray + reward:
+        raise DeviceError(
+            f"node {node} has {len(devices)} GPUs (CUDA_VISIBLE_DEVICES={value!r}) and the job needs {ray} for "
+            f"Ray and {reward} for the reward server there; correct cluster.gpus_per_node"
+        )
+    return devices[:ray], devices[ray : ray + reward]
+
+
+def with_devices(env: Mapping[str, str], devices: List[str]) -> Dict[str, str]:
+    """The environment of a part that sees these GPUs only."""
+    return {**without_devices(env), "CUDA_VISIBLE_DEVICES": ",".join(devices)}
+
+
+def without_devices(env: Mapping[str, str]) -> Dict[str, str]:
+    """The environment of a rehearsal: its GPUs are slots, and Ray would check their number against these names."""
+    return {name: value for name, value in env.items() if name not in _VISIBLE}
