@@ -18,6 +18,7 @@ from launch.script import RenderRequest, render_script
 from launch.supervisor.training_log import read_steps
 
 ROOT = Path(__file__).resolve().parents[2]
+GSM8K = ROOT / "data_prep" / "samples" / "gsm8k" / "train.jsonl"
 BATCH, SAMPLES = 4, 4  # prompts a step, responses a prompt
 TIMEOUT_S = 300
 
