@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from launch.binds import bind_mounts
 from launch.config import Job
 from launch.layout import plan_layout
 from launch.supervisor.settings import COMMANDS
@@ -112,13 +113,18 @@ def check_batch(job: Job) -> Iterator[Finding]:
 
 
 def check_text(job: Job) -> Iterator[Finding]:
-    """Values that bash or the container program cannot carry."""
+    """Overrides that are none."""
     for text in job.overrides:
         if text in COMMANDS or not re.match(r"^[+~]*[\w./@-]+(=|$)", text) or "\0" in text:
             yield _error("override", f"{text!r} is not a Hydra override", "write key=value, +key=value or ~key")
-    for name in (job.checkpoint.dir, job.model.path, *job.data.train, *job.data.val):
-        if ":" in name or "," in name:
-            yield _error("bind-path", f"{name!r}: a container bind cannot hold ':' or ','", "rename the path")
+
+
+def check_binds(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> Iterator[Finding]:
+    """Paths that the container program cannot bind: it splits at ':' and ','."""
+    chosen = set(job.container.binds)
+    for folder in bind_mounts(job, project, rehearse=rehearse, sample_data=sample_data):
+        if folder not in chosen and (":" in folder or "," in folder):
+            yield _error("bind-path", f"{folder!r}: a container bind cannot hold ':' or ','", "rename the folder")
 
 
 def _named(section: BaseModel, field: str) -> bool:
@@ -160,6 +166,7 @@ def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
         *check_gpus(job),
         *check_batch(job),
         *check_text(job),
+        *check_binds(job, project, rehearse=rehearse, sample_data=sample_data),
         *check_files(job, project, rehearse=rehearse, sample_data=sample_data),
     ]
     return sorted(findings, key=lambda finding: finding.severity)

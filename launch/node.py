@@ -4,8 +4,8 @@ Called by path from the rendered script, inside the container, once on each node
 Python 3.9+, because it runs inside whatever image the user has.
 """
 
+import contextlib
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -17,7 +17,8 @@ if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from launch.supervisor.head import run_head
-from launch.supervisor.processes import adopt_orphans, end_descendants
+from launch.supervisor.node_folder import clean_up, make_temp_dir
+from launch.supervisor.processes import adopt_orphans
 from launch.supervisor.settings import Settings, UsageError, read_settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, note_failure
 from launch.supervisor.worker import run_worker
@@ -37,7 +38,7 @@ def _cancelled() -> Optional[int]:
 def _failed_alone(settings: Settings, failure: Failure) -> int:
     """A failure that could not be told to the head; srun ends the other nodes for this one's exit code."""
     print(f"[{settings.node}] {failure.line()}", file=sys.stderr, flush=True)
-    if settings.run_dir.is_dir():
+    with contextlib.suppress(OSError):  # it may be the run directory that fails; the line above is out
         note_failure(settings.run_dir, failure)
     return failure.exit_code
 
@@ -45,17 +46,19 @@ def _failed_alone(settings: Settings, failure: Failure) -> int:
 def _supervise(settings: Settings) -> int:
     try:
         settings = settings.with_address()
-        settings.temp_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_temp_dir(settings.temp_dir)
         return run_head(settings, _cancelled) if settings.rank == 0 else run_worker(settings, _cancelled)
     except JobFailed as error:
         return _failed_alone(settings, error.failure)
     except SetupError as error:
         return _failed_alone(settings, Failure("setup", settings.node, str(error), EXIT_CODES["setup"]))
+    except OSError as error:  # a full disk, a run directory that vanished
+        cause = f"{type(error).__name__}: {error}"
+        return _failed_alone(settings, Failure("node", settings.node, cause, EXIT_CODES["node"]))
     finally:
-        left = end_descendants(grace_s=3.0)
+        left = clean_up(settings.temp_dir, grace_s=3.0)
         if left:
             print(f"[{settings.node}] processes {left} could not be ended", file=sys.stderr, flush=True)
-        shutil.rmtree(settings.temp_dir, ignore_errors=True)
 
 
 def main(words: Optional[List[str]] = None) -> int:

@@ -71,7 +71,7 @@ def rehearse(job: Job) -> Job:
             "algorithm": job.algorithm.model_copy(
                 update={"total_steps": small.steps, "test_every": -1, "epochs": small.steps}
             ),
-            "checkpoint": job.checkpoint.model_copy(update={"every": small.steps}),
+            "checkpoint": job.checkpoint.model_copy(update={"every": small.steps, "dir": job.output_dir}),
             "logging": job.logging.model_copy(update={"loggers": ["console"]}),
         }
     )

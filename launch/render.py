@@ -88,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _report(findings, [], None, as_json=args.json)
             return 1
         name = "run.sh" if output == "-" else Path(output).name
+        if not name.isprintable():
+            raise JobError([f"-o {output!r}: a script's name holds no control characters"])
         text = render_script(RenderRequest(job, project, name, args.rehearse, sample_data))
         if args.check_only:
             _report(findings, [], None, as_json=args.json)

@@ -10,9 +10,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import launch
+from launch.binds import TOOLKIT, bind_mounts
 from launch.config import Job
 from launch.engines import trainer_command
-from launch.engines.inputs import TOOLKIT
 from launch.layout import plan_layout
 from launch.rehearsal.overrides import cpu_environment, ray_cpus
 
@@ -63,26 +63,6 @@ def sbatch_options(job: Job, *, rehearse: bool) -> list[str]:
     return [*options, "--output=%x-%j.out", *cluster.extra_sbatch]
 
 
-def bind_mounts(request: RenderRequest) -> list[str]:
-    """Folders that the container must see: project, toolkit, and what the job names outside of them."""
-    job, project = request.job, request.project
-    named = [job.checkpoint.dir]
-    if not request.rehearse:
-        named += [job.model.path]
-        if job.reward.kind == "server":
-            named.append(job.reward.model)
-    if not request.sample_data:
-        named += [str(Path(file).parent) for file in (*job.data.train, *job.data.val)]
-    if job.reward.function is not None:
-        named.append(str(Path(job.reward.function).parent))
-    folders = [project, TOOLKIT, *(project / name for name in named)]
-    kept: list[Path] = []
-    for folder in folders:
-        if not any(folder.is_relative_to(other) for other in kept):
-            kept.append(folder)
-    return [*map(str, kept), *job.container.binds]
-
-
 def _environment(request: RenderRequest) -> dict[str, str]:
     job = request.job
     variables = {
@@ -106,6 +86,7 @@ def _node_options(request: RenderRequest) -> str:
         options += f" --reward-gpus {job.reward.gpus}"
     if job.cluster.network_interface is not None:
         options += f" --interface {shlex.quote(job.cluster.network_interface)}"
+    options += f" --join-timeout {job.cluster.join_timeout_s:g} --ready-timeout {job.reward.ready_timeout_s:g}"
     if request.rehearse:
         options += f" --logical-gpus --object-store {_REHEARSAL_OBJECT_STORE}"
     return options
@@ -174,10 +155,10 @@ def render_script(request: RenderRequest) -> str:
             toolkit=str(TOOLKIT),
             image=str(request.project / job.container.image),
             image_key="rehearsal.image" if request.rehearse else "container.image",
-            output=str(request.project / job.checkpoint.dir),
+            output=str(request.project / job.output_dir),
             modules=job.cluster.modules,
             runtime=_RUNTIMES[job.container.runtime],
-            binds=bind_mounts(request),
+            binds=bind_mounts(job, request.project, rehearse=request.rehearse, sample_data=request.sample_data),
             python=sys.executable,
             environment=_environment(request),
             trainer=trainer_command(

@@ -51,18 +51,37 @@ def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
     return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1))] if span else _BARS[0] for mean in means)
 
 
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of a run, or {} when there is no such file.
+
+    Raises:
+        NoRunError: the file is damaged.
+    """
+    if not path.exists():
+        return {}
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise NoRunError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise NoRunError(f"{path}: not a JSON object")
+    return data
+
+
 def summarize(run_dir: Path) -> dict[str, Any]:
     """State, steps and rewards of a run: from its verdict when it ended, else from the trainer's log.
 
     `reward_first` and `reward_last` are means over the first and last tenth of the steps (at least one step).
     """
-    verdict_file = run_dir / "verdict.json"
-    verdict: dict[str, Any] = json.loads(verdict_file.read_text()) if verdict_file.exists() else {}
-    logs = sorted((run_dir / "logs").glob("*-trainer.log"))
+    verdict = _read_json(run_dir / "verdict.json")
+    manifest = _read_json(run_dir / "manifest.json")
+    logs = sorted(Path(manifest.get("logs", run_dir / "logs")).glob("*-trainer.log"))
     steps: list[Step] = read_steps(logs[0]) if logs else []
     rewards = [step.reward for step in steps if step.reward is not None]
     part = max(1, len(rewards) // 10)
-    checkpoint = verdict.get("last_checkpoint") or latest_checkpoint(run_dir / "checkpoints")
+    checkpoint = verdict.get("last_checkpoint") or latest_checkpoint(
+        Path(manifest.get("checkpoint_dir", run_dir / "checkpoints"))
+    )
     return {
         "run_dir": str(run_dir),
         "state": verdict.get("state", "running"),

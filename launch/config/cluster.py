@@ -26,6 +26,7 @@ class Cluster(Section):
     network_interface: Text | None = Field(
         None, description="interface whose address Ray, Gloo and NCCL use on every node; null: found by itself"
     )
+    join_timeout_s: float = Field(300.0, gt=0, description="seconds until every node must have joined")
     extra_sbatch: list[Text] = Field([], description="more #SBATCH options, e.g. --reservation=x")
 
     @field_validator("time", mode="before")

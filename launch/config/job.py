@@ -36,6 +36,11 @@ class Job(Section):
     rehearsal: Rehearsal = Rehearsal()
     overrides: list[str] = Field([], description="raw Hydra overrides for verl; they have the last word")
 
+    @property
+    def output_dir(self) -> str:
+        """Folder of checkpoints and run directories, a relative one below the project."""
+        return self.checkpoint.dir or f"outputs/{self.name}"
+
     def hash(self) -> str:
         """Twelve hex digits that change when any value of the job changes."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)

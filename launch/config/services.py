@@ -21,6 +21,7 @@ class Reward(Section):
     gpus: int = Field(1, ge=0, description="GPUs of the head node that the server takes; 0: CPU")
     max_length: int = Field(2048, ge=1, description="tokens of prompt and response together")
     timeout_s: float = Field(30.0, gt=0, description="seconds that one scoring request may take")
+    ready_timeout_s: float = Field(900.0, gt=0, description="seconds until the server must have its model")
     deadline_s: float = Field(120.0, gt=0, description="seconds of retries until an outage ends the job")
     min_score: float = Field(-40.0, description="scores below are raised to this")
     max_score: float = Field(30.0, description="scores above are lowered to this")
@@ -37,7 +38,7 @@ class Reward(Section):
 class Checkpoint(Section):
     """Where and how often the trainer saves, and what happens to the last checkpoint."""
 
-    dir: Text = Field("outputs/qwen3-4b-grpo", description="folder of checkpoints and run directories")
+    dir: Text | None = Field(None, description="folder of checkpoints and runs; null: outputs/NAME")
     every: int = Field(25, ge=1, description="steps between checkpoints: trainer.save_freq")
     merge: bool = Field(True, description="turn the last checkpoint into a Hugging Face model at the end")
 

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.binds import TOOLKIT
 from launch.config import Job
 from launch.engines.hydra_text import Resolved, Value
-
-TOOLKIT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,13 @@ import selectors
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 BEAT_S = 2.0
 SILENCE_S = 15.0
 _LINE_LIMIT = 65536
+# Connections that have not said hello; nodes say it at once.
+_STRANGERS = 64
 
 Message = Dict[str, Any]
 
@@ -58,7 +60,7 @@ class _Wire:
             raise ControlError(f"a message of more than {_LINE_LIMIT} bytes")
         try:
             messages = [json.loads(line) for line in lines]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # anybody on the network may send anything
             raise ControlError(f"not JSON: {error}") from error
         if not all(isinstance(message, dict) for message in messages):
             raise ControlError("a message that is not an object")
@@ -88,13 +90,22 @@ class Hub:
         events: List[Message] = []
         for key, _ in self._selector.select(wait_s):
             if key.fileobj is self._listener:
-                sock, _peer = self._listener.accept()
-                sock.settimeout(5.0)
-                self._strangers[sock] = _Wire(sock)
-                self._selector.register(sock, selectors.EVENT_READ)
+                self._accept()
             elif isinstance(key.fileobj, socket.socket):
                 events += self._read(key.fileobj)
         return events + self._silent()
+
+    def _accept(self) -> None:
+        try:
+            sock, _peer = self._listener.accept()
+        except OSError:
+            return  # it hung up before we answered, or there are no descriptors left just now
+        if len(self._strangers) >= _STRANGERS:
+            sock.close()
+            return
+        sock.settimeout(5.0)
+        self._strangers[sock] = _Wire(sock)
+        self._selector.register(sock, selectors.EVENT_READ)
 
     def _read(self, sock: socket.socket) -> List[Message]:
         rank, wire = self._members.get(sock) or (None, self._strangers[sock])
@@ -115,7 +126,8 @@ class Hub:
 
     def _admit(self, sock: socket.socket, wire: _Wire, hello: Message) -> Optional[int]:
         rank, token = hello.get("rank"), hello.get("token")
-        known = isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())
+        given = token.encode(errors="surrogatepass") if isinstance(token, str) else b""
+        known = hmac.compare_digest(given, self._token.encode())
         if not known or not isinstance(rank, int) or rank in self.nodes:
             self._drop(sock, "stranger")  # another job, or no job at all: no answer
             return None
@@ -170,11 +182,13 @@ class Hub:
 class Link:
     """A worker node's end."""
 
-    def __init__(self, address: str, port: int, hello: Message, limit_s: float) -> None:
+    def __init__(
+        self, address: str, port: int, hello: Message, limit_s: float, cancelled: Callable[[], Optional[int]]
+    ) -> None:
         """Connect to the head and say hello.
 
         Raises:
-            ControlError: when the head does not answer within `limit_s` seconds.
+            ControlError: when the head does not answer within `limit_s` seconds, or `cancelled` says to stop.
         """
         deadline = time.monotonic() + limit_s
         while True:
@@ -182,13 +196,16 @@ class Link:
                 sock = socket.create_connection((address, port), timeout=5.0)
                 break
             except OSError as error:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or cancelled() is not None:
                     raise ControlError(
-                        f"no answer from the head at {address}:{port} for {limit_s:.0f} s: {error}"
+                        f"no answer from the head at {address}:{port} within {limit_s:.0f} s: {error}"
                     ) from error
                 time.sleep(0.2)
         self._wire = _Wire(sock)
-        self._wire.send({"type": "hello", **hello})
+        try:
+            self._wire.send({"type": "hello", **hello})
+        except OSError as error:
+            raise ControlError(f"connection broken: {error}") from error
 
     def poll(self, wait_s: float) -> List[Message]:
         """Messages of the head within `wait_s` seconds; raises ControlError when the head is gone."""

@@ -5,11 +5,12 @@ from typing import List
 
 
 class LogFollower:
-    """Follow one file from its start; a file that does not exist yet is empty."""
+    """Follow one file from its present end; a file that does not exist yet is empty."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0
+        # A log of an earlier attempt in the same run directory is no news.
+        self._offset = path.stat().st_size if path.exists() else 0
 
     def lines(self) -> List[str]:
         """The lines that were completed since the last call, without their ends."""

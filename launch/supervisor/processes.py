@@ -7,9 +7,12 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Dict, List, Optional, Set
+from typing import Dict, List, Optional, Sequence, Set
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+KILL_S = 5.0
+# Looking through /proc costs on a node with thousands of processes.
+REAP_S = 5.0
 
 
 def adopt_orphans() -> None:
@@ -31,8 +34,8 @@ def _children() -> Dict[int, List[int]]:
             continue
         try:
             stat = (entry / "stat").read_text(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it ended while we looked, or is another user's (hidepid)
         # "pid (name) state ppid ...": a name may hold spaces and brackets.
         parent = int(stat.rpartition(")")[2].split()[1])
         tree.setdefault(parent, []).append(int(entry.name))
@@ -105,16 +108,23 @@ class Component:
             _uncollected.discard(self.pid)
         return self.exit_code
 
-    def stop(self, grace_s: float) -> None:
-        """Ask the process to end; kill it after `grace_s` seconds."""
+    def send(self, number: int) -> None:
+        """Send a signal to the process if it runs."""
         if self.poll() is None:
-            _signal(self.pid, signal.SIGTERM)
-            try:
-                self._process.wait(grace_s)
-            except subprocess.TimeoutExpired:
-                _signal(self.pid, signal.SIGKILL)
-                self._process.wait()
-            self.poll()
+            _signal(self.pid, number)
+
+
+def stop(parts: Sequence[Component], grace_s: float) -> None:
+    """Ask the processes to end, all at once; kill those that run after `grace_s` seconds.
+
+    One that not even SIGKILL ends within KILL_S seconds (it hangs in the kernel) is left.
+    """
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
+        for part in parts:
+            part.send(number)
+        deadline = time.monotonic() + wait_s
+        while any(part.poll() is None for part in parts) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 def end_descendants(grace_s: float, limit_s: float = 20.0) -> List[int]:

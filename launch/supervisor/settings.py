@@ -24,6 +24,7 @@ class Settings:
 
     Attributes:
         rank: 0 is the head.
+        attempt: 0, or how often Slurm has requeued the job; each attempt has its own logs.
         job_number: Slurm's job id, or a process id outside Slurm; ports and temporary folders come from it.
         ray_gpus: what Ray may hand out on this node.
         reward_gpus: GPUs of this node that the reward server has to itself; Ray does not see them.
@@ -37,6 +38,7 @@ class Settings:
     rank: int
     node: str
     job_number: int
+    attempt: int
     wanted_interface: Optional[str]
     interface: str
     address: str
@@ -72,16 +74,19 @@ class Settings:
     @property
     def rendezvous(self) -> Path:
         """File that tells the other nodes where the head is; holds the job's token, so mode 0600."""
-        return self.run_dir / "rendezvous.json"
+        return self.run_dir / f"rendezvous-{self.job_number}-{self.attempt}.json"
 
     @property
     def reward_log(self) -> Path:
         """Folder where the reward client writes its log, and failure-NODE-PID.json before it raises."""
-        return self.run_dir / "reward_log"
+        return self.run_dir / self._of_attempt("reward_log")
 
     def log(self, component: str) -> Path:
         """Log file of a component on this node."""
-        return self.run_dir / "logs" / f"{self.node}-{component.replace(' ', '-')}.log"
+        return self.run_dir / self._of_attempt("logs") / f"{self.node}-{component.replace(' ', '-')}.log"
+
+    def _of_attempt(self, name: str) -> str:
+        return f"{name}.{self.attempt}" if self.attempt else name
 
 
 def split_commands(words: List[str]) -> "tuple[List[str], Dict[str, List[List[str]]]]":
@@ -161,6 +166,7 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         rank=rank,
         node=node,
         job_number=int(environ.get("SLURM_JOB_ID") or os.getpid()),
+        attempt=int(environ.get("SLURM_RESTART_COUNT") or 0) if in_slurm else 0,
         wanted_interface=args.interface,
         interface="" if in_slurm else "lo",
         address="" if in_slurm else "127.0.0.1",

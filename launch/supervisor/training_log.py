@@ -3,11 +3,11 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, Iterable, List, Optional
 
 # verl/utils/tracking.py (0.6.1 and 0.9.1), LocalLogger: "step:3 - critic/score/mean:0.5 - ..."
 _STEP = re.compile(r"\bstep:(\d+) - (.*)")
-_METRIC = re.compile(r"([\w@./-]+):(?:np\.\w+\()?(-?\d[\d.]*(?:[eE][-+]?\d+)?|-?inf|nan)\)?(?: - |\s*$)")
+_METRIC = re.compile(r"([\w@./-]+):(?:np\.\w+\()?(-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|-?inf|nan)\)?(?: - |\s*$)")
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,14 @@ class Step:
         return self.metrics.get("critic/score/mean")
 
 
-def parse_steps(text: str) -> List[Step]:
-    """All steps in a log text, in order; a step that was logged again (a resume) replaces the earlier one."""
+def parse_steps(lines: Iterable[str]) -> List[Step]:
+    """All steps in the lines of a log, in order; a step logged again (a resume) replaces the earlier one."""
     steps: Dict[int, Step] = {}
-    for number, rest in _STEP.findall(text):
-        metrics = {name: float(value) for name, value in _METRIC.findall(rest)}
-        if metrics:
-            steps[int(number)] = Step(int(number), metrics)
+    for line in lines:
+        for number, rest in _STEP.findall(line):
+            metrics = {name: float(value) for name, value in _METRIC.findall(rest)}
+            if metrics:
+                steps[int(number)] = Step(int(number), metrics)
     return [steps[number] for number in sorted(steps)]
 
 
@@ -37,7 +38,8 @@ def read_steps(log: Path) -> List[Step]:
     """The steps in a trainer's log; none when there is no log yet."""
     if not log.exists():
         return []
-    return parse_steps(log.read_text(encoding="utf-8", errors="replace"))
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        return parse_steps(lines)
 
 
 def latest_checkpoint(checkpoint_dir: Path) -> Optional[Path]:

@@ -13,6 +13,7 @@ EXIT_CODES: Dict[str, int] = {
     "setup": 20,
     "nodes": 21,
     "ray head": 22,
+    "ray watch": 30,
     "ray worker": 23,
     "node": 24,
     "reward server": 25,

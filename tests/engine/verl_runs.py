@@ -88,7 +88,7 @@ def train(
     shutil.copytree(stack.models, run.folder / "rehearsal")
     environment = {
         **os.environ,
-        "PYTHON": stack.python,
+        "LAUNCH_PYTHON": stack.python,
         "RUN_DIR": str(run.folder),
         "REHEARSAL_DUMP_WEIGHTS": str(run.folder / "weights"),
     }

@@ -27,7 +27,7 @@ def port_of(hub: Hub) -> int:
 
 def link(hub: Hub, rank: int = 1, token: str = TOKEN) -> Link:
     hello = {"rank": rank, "node": f"n{rank}", "address": "10.0.0.2", "token": token}
-    return Link("127.0.0.1", port_of(hub), hello, 5.0)
+    return Link("127.0.0.1", port_of(hub), hello, 5.0, lambda: None)
 
 
 def poll_long(node: Link) -> None:
@@ -71,7 +71,16 @@ def test_a_stranger_is_not_a_node(hub: Hub):
 
 
 @pytest.mark.parametrize(
-    "sent", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"token": 3}\n', b'{"rank": "1", "token": "%s"}\n', b"\xff\n"]
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[]\n",
+        b'{"token": 3}\n',
+        b'{"rank": "1", "token": "%s"}\n',
+        b"\xff\n",
+        b"[" * 60000 + b"\n",
+        b'{"token": "\\ud800"}\n',
+    ],
 )
 def test_nonsense_harms_nobody(hub: Hub, sent: bytes):
     node = link(hub)
@@ -121,7 +130,7 @@ def test_beats_keep_both_sides_alive(hub: Hub, monkeypatch: pytest.MonkeyPatch):
 def test_no_head_is_an_error_with_the_address():
     port = free_plan(4343).control
     with pytest.raises(ControlError, match=rf"127\.0\.0\.1:{port}"):
-        Link("127.0.0.1", port, {"rank": 1}, 0.5)
+        Link("127.0.0.1", port, {"rank": 1}, 0.5, lambda: None)
 
 
 def test_the_head_that_dies_is_noticed():

@@ -72,7 +72,7 @@ def start(tmp_path: Path):
 
     def make(trainer: str, *commands: str, name: str = "run dir") -> Run:
         run_dir = tmp_path / name
-        run_dir.mkdir()
+        run_dir.mkdir(exist_ok=True)
         words = [
             sys.executable, str(ROOT / "launch" / "node.py"), "--run-dir", str(run_dir),
             "--checkpoint-dir", str(run_dir / "checkpoints"), "--nodes", "1", "--ray-gpus-head", "2",
@@ -195,6 +195,30 @@ def test_each_other_part_has_its_code(start, marker: str, code: int, state: str)
     assert (run.verdict["state"], run.verdict["evidence"]["text"]) == (state, "no such model")
     # A failed merge does not hide that the training was fine.
     assert bool(list((run.run_dir / "logs").glob("*-trainer.log"))) is (marker == "::merge")
+
+
+def test_a_second_run_in_the_same_directory_is_not_misled(start):
+    """The first one's Ray, logs and failures are no news for the second."""
+    first = start("sys.exit(3)", "::merge", sys.executable, "-c", "print('merged')")
+    assert first.wait() == 3
+    (first.run_dir / "reward_log").mkdir()
+    (first.run_dir / "reward_log" / "failure-n1-1.json").write_text('{"error": "old", "node": "n1"}')
+    second = start("print('step:1 - critic/score/mean:1')", "::merge", sys.executable, "-c", "print('merged')")
+    assert second.wait() == 0, (second.run_dir / "out").read_text()
+    assert second.verdict["state"] == "completed"
+    assert "merged" in second.log("merge")
+
+
+def test_secrets_do_not_outlive_the_job(start):
+    run = start("time.sleep(600)")
+    run.until("trainer", "trainer up")
+    secrets = ["ray_token", "reward_token", *(path.name for path in run.run_dir.glob("rendezvous-*"))]
+    assert len(secrets) == 3
+    for name in secrets:
+        assert (run.run_dir / name).stat().st_mode & 0o777 == 0o600
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait(30) == 143
+    assert not [name for name in secrets if (run.run_dir / name).exists()]
 
 
 def test_two_jobs_at_once_do_not_meet(start):

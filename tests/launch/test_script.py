@@ -82,8 +82,8 @@ def run_with_a_recorder(script: Path, environ: dict[str, str]) -> list[str]:
     recorder.write_text('#!/bin/bash\nprintf "%s\\0" "$@"\nprintf "env:%s\\0" "${AWKWARD-}"\n')
     recorder.chmod(0o755)
     result = subprocess.run(
-        ["bash", script], env={"PATH": os.environ["PATH"], "PYTHON": str(recorder), **environ},
-        capture_output=True, text=True, check=True, cwd="/",
+        ["bash", script], env={"PATH": os.environ["PATH"], "LAUNCH_PYTHON": str(recorder), **environ},
+        capture_output=True, text=True, check=True, cwd=script.parent,
     )  # fmt: skip
     return result.stdout.partition("\n")[2].split("\0")
 
@@ -107,6 +107,28 @@ def test_the_default_run_directory_is_below_the_project(tmp_path: Path):
     words = run_with_a_recorder(script, {})
     run_dir = Path(words[words.index("--run-dir") + 1])
     assert run_dir.parent == tmp_path / "outputs" / "qwen3-4b-grpo"
+
+
+@pytest.mark.parametrize("name", ['a"b.sh', "$(touch gone).sh", "a b.sh", "`id`.sh"])
+def test_any_script_name_is_harmless(tmp_path: Path, name: str):
+    job = load_job("grpo")
+    script = tmp_path / "run.sh"
+    script.write_text(render_script(RenderRequest(job, tmp_path, name)))
+    result = subprocess.run(["bash", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"{name}: this job needs Slurm")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.sh"]
+
+
+def test_under_slurm_the_run_directory_is_the_jobs(tmp_path: Path):
+    assert "RUN_DIR=$OUTPUT/run-$SLURM_JOB_ID" in rendered(tmp_path)
+
+
+def test_a_relative_run_directory_becomes_absolute(tmp_path: Path):
+    script = tmp_path / "run.sh"
+    script.write_text(rendered(tmp_path))
+    words = run_with_a_recorder(script, {"RUN_DIR": "a/../b c"})
+    assert words[words.index("--run-dir") + 1] == f"{tmp_path}/b c"
 
 
 def test_a_job_without_slurm_says_so(tmp_path: Path):

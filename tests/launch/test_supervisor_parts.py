@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from launch.supervisor import addresses, devices, ports, settings, training_log, verdict
 from launch.supervisor.environment import base_environment, device_environments, with_head
 from launch.supervisor.log_follower import LogFollower
+from launch.supervisor.node_folder import make_temp_dir
 from launch.supervisor.processes import Component, reap_orphans
 
 LAUNCH = Path(verdict.__file__).resolve().parents[1]
@@ -265,11 +266,52 @@ STEPS = textwrap.dedent("""\
 
 
 def test_steps_are_read():
-    first, second = training_log.parse_steps(STEPS)
+    first, second = training_log.parse_steps(STEPS.splitlines())
     assert (first.number, first.reward, first.metrics["timing_s/step"], first.metrics["actor/lr"]) == (
         1, 0.25, 1.5, 1e-06,
     )  # fmt: skip
     assert (second.number, second.reward) == (2, 0.5)
+
+
+@pytest.mark.parametrize(
+    "text", ["step:5 - version:0.9.1 - a:1", "step:5 - a:1.2.3 - b:--1 - c:1e - a:1", "step:5 - "]
+)
+def test_odd_numbers_are_no_metrics(text: str):
+    assert [step.metrics for step in training_log.parse_steps([text])] in ([{"a": 1.0}], [])
+
+
+def test_a_follower_starts_at_the_end(tmp_path: Path):
+    log = tmp_path / "log"
+    log.write_text("of an earlier attempt\n")
+    follower = LogFollower(log)
+    with log.open("a") as stream:
+        stream.write("news\n")
+    assert follower.lines() == ["news"]
+
+
+def test_attempts_have_their_own_files():
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "3"}
+    words = [*ARGS, "::trainer", "t"]
+    first, second = (
+        settings.read_settings(words, {**slurm, **more}) for more in ({}, {"SLURM_RESTART_COUNT": "1"})
+    )
+    for path in ("rendezvous", "reward_log"):
+        assert getattr(first, path) != getattr(second, path)
+    assert first.log("trainer").parent.name == "logs"
+    assert second.log("trainer").parent.name == "logs.1"
+
+
+def test_the_jobs_folder_is_private_or_refused(tmp_path: Path):
+    folder = tmp_path / "rl"
+    make_temp_dir(folder)
+    make_temp_dir(folder)  # of an earlier attempt
+    folder.chmod(0o777)
+    with pytest.raises(verdict.SetupError, match="mode 0700"):
+        make_temp_dir(folder)
+    folder.rmdir()
+    folder.write_text("")
+    with pytest.raises(verdict.SetupError, match="not a folder of this user"):
+        make_temp_dir(folder)
 
 
 def test_follower_gives_whole_lines_once(tmp_path: Path):

@@ -9,14 +9,19 @@
 #SBATCH --time=00:30:00
 #SBATCH --output=%x-%j.out
 set -euo pipefail
-die() { echo "run_grpo.sh: $*" >&2; exit 1; }
+NAME=run_grpo.sh
+die() { echo "$NAME: $*" >&2; exit 1; }
 
 # ---- settings
 PROJECT=/project # relative paths of the job start here
 TOOLKIT=/toolkit
 IMAGE=/project/images/verl-cpu.sif
 OUTPUT=/project/outputs/qwen3-4b-grpo
-RUN_DIR=${RUN_DIR:-$OUTPUT/run-${SLURM_JOB_ID:-local-$(date +%Y%m%d-%H%M%S)-$$}} # logs, verdict, models of this run
+if [[ -n ${SLURM_JOB_ID:-} ]]; then
+  RUN_DIR=$OUTPUT/run-$SLURM_JOB_ID # logs, verdict, models of this run
+else
+  RUN_DIR=$(realpath -m -- "${RUN_DIR:-$OUTPUT/run-local-$(date +%Y%m%d-%H%M%S)-$$}")
+fi
 CHECKPOINT_DIR=$RUN_DIR/checkpoints
 POLICY=$RUN_DIR/rehearsal/policy
 
@@ -26,14 +31,14 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
   RUNTIME=$(command -v apptainer || command -v singularity) || die "no apptainer or singularity on $(hostname); name a module in cluster.modules"
   unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_LIBRARY_PATH # not the host's Python
   PYTHON=python3
-  START=(srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 --kill-on-bad-exit=1 --mpi=none
+  START=(srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 --kill-on-bad-exit=1 --wait=0 --export=ALL --mpi=none
     "$RUNTIME" exec --pwd "$PROJECT"
     --bind /project
     --bind /toolkit
     "$IMAGE")
   inside() { export "$1=$2" "$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_$1=$2"; } # also over the image's own
 else
-  PYTHON=${PYTHON:-/venv/bin/python}
+  PYTHON=${LAUNCH_PYTHON:-/venv/bin/python}
   START=()
   inside() { export "$1=$2"; }
 fi
@@ -123,10 +128,10 @@ TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
 MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force)
 
 mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
-rm -f "$RUN_DIR"/rendezvous.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
+rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
 echo "run directory: $RUN_DIR"
 exec "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
-  --nodes 2 --ray-gpus-head 1 --ray-gpus-other 1 --ray-cpus 24 --logical-gpus --object-store 200000000 \
+  --nodes 2 --ray-gpus-head 1 --ray-gpus-other 1 --ray-cpus 24 --join-timeout 300 --ready-timeout 900 --logical-gpus --object-store 200000000 \
   ::prepare "${DATA[@]}" \
   ::prepare "${MODELS[@]}" \
   ::reward "${REWARD[@]}" \

@@ -1,0 +1,38 @@
+"""Folders of the host that the container must see."""
+
+import os
+from pathlib import Path
+
+from launch.config import Job
+
+TOOLKIT = Path(__file__).resolve().parents[1]
+
+
+def _named_folders(job: Job, *, rehearse: bool, sample_data: bool) -> list[str]:
+    """Folders that the job names, as it names them."""
+    named = [job.output_dir]
+    if not rehearse:
+        named.append(job.model.path)
+        if job.reward.kind == "server":
+            named.append(job.reward.model)
+    if not sample_data:
+        named += [str(Path(file).parent) for file in (*job.data.train, *job.data.val)]
+    if job.reward.function is not None:
+        named.append(str(Path(job.reward.function).parent))
+    return named
+
+
+def bind_mounts(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> list[str]:
+    """Project, toolkit, what the job names outside of them, what links there point to, and `container.binds`.
+
+    A folder below another one of the list is left out.
+    """
+    named = _named_folders(job, rehearse=rehearse, sample_data=sample_data)
+    folders = [project, TOOLKIT, *(Path(os.path.normpath(project / name)) for name in named)]
+    # A link is followed inside the container, where its target must be, too.
+    folders += [folder.resolve() for folder in folders]
+    kept: list[Path] = []
+    for folder in sorted(set(folders), key=lambda path: len(path.parts)):
+        if not any(folder.is_relative_to(other) for other in kept):
+            kept.append(folder)
+    return [*sorted(map(str, kept)), *job.container.binds]

@@ -1,0 +1,36 @@
+"""The node-local folder of a job, and leaving a node as it was."""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import List
+
+from launch.supervisor.processes import end_descendants
+from launch.supervisor.verdict import SetupError
+
+
+def make_temp_dir(folder: Path) -> None:
+    """Make the job's own folder, private to its user. One of an earlier attempt on this node is taken over.
+
+    Raises:
+        SetupError: something else is there: another user may have put it, and would own Ray's sockets.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise SetupError(
+                f"{folder} exists and is not a folder of this user with mode 0700; remove it, or ask its owner to"
+            ) from None
+
+
+def clean_up(folder: Path, grace_s: float) -> List[int]:
+    """End every process of the job on this node and remove its folder. Returns processes that are left.
+
+    Does nothing the second time.
+    """
+    left = end_descendants(grace_s)
+    shutil.rmtree(folder, ignore_errors=True)
+    return left
