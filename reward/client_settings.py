@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -47,7 +46,7 @@ class ClientSettings:
     deadline: float
     on_outage: Literal["raise", "penalty"]
     max_in_flight: int
-    token: str | None
+    token_file: str | None
     log_path: str | None
     log_max_bytes: int
 
@@ -71,7 +70,7 @@ class ClientSettings:
             deadline=deadline if wait is None else wait,
             on_outage=policy,
             max_in_flight=int(_number(keywords, "max_in_flight", "64", above=0)),
-            token=_token(_text(keywords, "server_token_file", "")),
+            token_file=_text(keywords, "server_token_file", "") or None,
             log_path=log_path(keywords),
             log_max_bytes=int(_number(keywords, "log_max_bytes", str(256 * 2**20), above=0)),
         )
@@ -124,15 +123,3 @@ def _outage(text: str) -> tuple[Literal["raise", "penalty"], float | None]:
     if not math.isfinite(value) or value <= 0:
         raise RewardConfigError(f"REWARD_ON_OUTAGE is {text!r}; expected raise, penalty or wait:SECONDS")
     return "raise", value
-
-
-def _token(path: str) -> str | None:
-    if not path:
-        return None
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise RewardConfigError(f"REWARD_SERVER_TOKEN_FILE {path}: {error}") from error
-    if not token:
-        raise RewardConfigError(f"REWARD_SERVER_TOKEN_FILE {path}: the file is empty")
-    return token

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from reward.errors import ModelDirError
 from reward.model_dir import check_model_dir
+from reward.token_file import read_token
 
 if TYPE_CHECKING:
     from reward.app import ServerOptions
@@ -104,19 +105,6 @@ def _parser() -> argparse.ArgumentParser:
         help="larger requests get 413 (default %(default)s)",
     )
     return parser
-
-
-def read_token(path: Path) -> str:
-    """The bearer token in ``path``, white space at its ends removed.
-
-    Raises:
-        ValueError: the file is empty, or holds what an HTTP header cannot.
-        OSError: it cannot be read.
-    """
-    token = path.read_text(encoding="utf-8").strip()
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError(f"{path}: expected one token of printable ASCII characters without spaces")
-    return token
 
 
 def bind(host: str, port: int) -> socket.socket:

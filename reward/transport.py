@@ -17,6 +17,7 @@ from requests.adapters import HTTPAdapter
 
 from reward.client_settings import ClientSettings
 from reward.errors import RewardConfigError, RewardOutageError, RewardReplyError
+from reward.token_file import known_token, was_replaced
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 _CONNECT_TIMEOUT = 10.0
@@ -50,12 +51,13 @@ def request_score(settings: ClientSettings, prompt: str, response: str) -> Serve
 
     Connection errors, timeouts and 429, 502, 503, 504 are retried with exponential backoff and jitter, not
     sooner than Retry-After says, until ``settings.deadline`` seconds have passed; waiting for a free slot
-    among ``settings.max_in_flight`` does not count.
+    among ``settings.max_in_flight`` does not count. A token file that cannot be read for the moment is retried
+    likewise; so is 401, where the file holds another token by now.
 
     Raises:
         RewardOutageError: no answer until the deadline; names the URL, the last cause and the attempts.
         RewardReplyError: another status than 200, or a reply without a finite ``score``.
-        RewardConfigError: the URL is not usable.
+        RewardConfigError: the URL or the token file is not usable.
     """
     end = time.monotonic() + settings.deadline
     attempts = 0
@@ -81,12 +83,27 @@ def request_score(settings: ClientSettings, prompt: str, response: str) -> Serve
 
 
 def _attempt(settings: ClientSettings, prompt: str, response: str, timeout: float) -> requests.Response | _Failure:
-    headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
+    path = settings.token_file
+    if path is None:
+        return _post(settings, None, prompt, response, timeout)
+    try:
+        token = known_token(path)
+        outcome = _post(settings, token, prompt, response, timeout)
+        if isinstance(outcome, requests.Response) and outcome.status_code == 401 and was_replaced(path, token):
+            return _Failure(f"HTTP 401 for the token that {path} held before")
+    except OSError as error:  # ESTALE, EIO: the shared file system's outage
+        return _Failure(f"REWARD_SERVER_TOKEN_FILE {path}: {error}")
+    return outcome
+
+
+def _post(
+    settings: ClientSettings, token: str | None, prompt: str, response: str, timeout: float
+) -> requests.Response | _Failure:
     try:
         reply = _session().post(
             f"{settings.url}/score",
             json={"prompt": prompt, "response": response},
-            headers=headers,
+            headers={} if token is None else {"Authorization": f"Bearer {token}"},
             timeout=(min(_CONNECT_TIMEOUT, timeout), timeout),
             allow_redirects=False,
         )
