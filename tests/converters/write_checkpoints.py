@@ -20,10 +20,8 @@ def megatron(hf: str, out: str, tp: int = 1, pp: int = 1, v1: bool = False, voca
     import torch
     from megatron.core import mpu
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-    from omegaconf import OmegaConf
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig
     from verl.models.mcore.mbridge import AutoBridge
-    from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
 
     mpu.initialize_model_parallel(tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp)
     model_parallel_cuda_manual_seed(0)
@@ -33,26 +31,8 @@ def megatron(hf: str, out: str, tp: int = 1, pp: int = 1, v1: bool = False, voca
     bridge = AutoBridge.from_config(config, dtype=torch.bfloat16, **extra)
     ddp = {"wrap_with_ddp": True, "ddp_config": {"use_distributed_optimizer": True}} if v1 else {}
     model = bridge.get_model(weight_path=hf, bf16=True, fp16=False, **ddp)
-    manager = MegatronCheckpointManager(
-        config=OmegaConf.create({"model": {"path": hf}}),
-        checkpoint_config=OmegaConf.create(
-            {"save_contents": ["model", "extra"], "load_contents": ["model", "extra"], "async_save": False}
-        ),
-        model_config=config,
-        transformer_config=bridge.config,
-        role="actor",
-        model=model,
-        arch=config.architectures[0],
-        hf_config=config,
-        param_dtype=torch.bfloat16,
-        share_embeddings_and_output_weights=config.tie_word_embeddings,
-        processing_class=AutoTokenizer.from_pretrained(hf),
-        optimizer=_optimizer(model) if v1 else None,
-        optimizer_scheduler=None,
-        use_distributed_optimizer=False,
-        use_dist_checkpointing=True,
-        bridge=None,
-    )
+    optimizer = distributed_adam(model) if v1 else None
+    manager = megatron_manager(hf, config, bridge, model, ["model", "extra"], optimizer)
     if v1:
         # Layout of verl 0.6.1: model, optimizer and RNG in one dist_ckpt, config and tokenizer in huggingface.
         metadata = {"distrib_optim_sharding_type": "dp_reshardable"}  # verl's default
@@ -69,13 +49,44 @@ def megatron(hf: str, out: str, tp: int = 1, pp: int = 1, v1: bool = False, voca
     mpu.destroy_model_parallel()
 
 
-def _optimizer(model: Any) -> Any:
+def megatron_manager(
+    hf: str, config: Any, bridge: Any, model: Any, contents: list[str], optimizer: Any = None
+) -> Any:
+    """verl's MegatronCheckpointManager (0.6.1 or 0.9.1) that saves `contents` by dist_checkpointing."""
+    import torch
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+    from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
+
+    return MegatronCheckpointManager(
+        config=OmegaConf.create({"model": {"path": hf}}),
+        checkpoint_config=OmegaConf.create(
+            {"save_contents": contents, "load_contents": contents, "async_save": False}
+        ),
+        model_config=config,
+        transformer_config=bridge.config,
+        role="actor",
+        model=model,
+        arch=config.architectures[0],
+        hf_config=config,
+        param_dtype=torch.bfloat16,
+        share_embeddings_and_output_weights=config.tie_word_embeddings,
+        processing_class=AutoTokenizer.from_pretrained(hf),
+        optimizer=optimizer,
+        optimizer_scheduler=None,
+        use_distributed_optimizer="optimizer" in contents,
+        use_dist_checkpointing=True,
+        bridge=None,
+    )
+
+
+def distributed_adam(model: Any) -> Any:
     """Megatron's distributed Adam; the CPU backend fills its state when it is saved before a step."""
     import torch
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
     settings = OptimizerConfig(
-        optimizer="adam", lr=1e-2, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=True
+        optimizer="adam", lr=1e-3, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=True
     )
     return get_megatron_optimizer(settings, model)
 
