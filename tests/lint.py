@@ -8,6 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# What the default job leaves out of its script.
+_JOB_SETTINGS = (
+    'cluster.modules=["apptainer/1.3"]',
+    'container.binds=["/data:/data:ro"]',
+    "cluster.cpus_per_node=64",
+)
 
 
 def shell_scripts() -> list[str]:
@@ -35,13 +41,16 @@ def _passes(what: str, command: Sequence[str]) -> bool:
 
 
 def _rendered(folder: Path) -> list[str]:
-    """Scripts as a user gets them: a job and a rehearsal."""
+    """Scripts as a user gets them: a job, with every optional part of the script, and a rehearsal.
+
+    They are rendered in an empty folder: a job whose models and image are not there yet is rendered with warnings.
+    """
     python, written = [sys.executable, "-m", "launch.render", "--template", "grpo"], []
-    for name, options in (("rehearsal", ["--rehearse"]),):
+    job = [word for setting in _JOB_SETTINGS for word in ("--set", setting)]
+    for name, options in (("job", job), ("rehearsal", ["--rehearse"])):
         path = folder / f"{name}.sh"
-        done = subprocess.run(
-            [*python, *options, "-o", str(path)], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        command = [*python, *options, "-o", path.name]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"lint: cannot render {name}:\n{done.stdout}{done.stderr}")
         written.append(str(path))
