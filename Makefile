@@ -1,7 +1,8 @@
 # One command each: make setup | demo | test | lint | env-061 | env-vllm | cluster-up | cluster-down | clean | help
 #
 # Two options for machines unlike the one that this was written on:
-#   PYTHON=/path/to/python3.11   the interpreter of .venv (default: the first of 3.11, 3.12, 3.10 that runs)
+#   PYTHON=/path/to/python3.11   the interpreter of new environments (default: the first of 3.11, 3.12, 3.10 that runs).
+#       setup and demo take each of them; test needs 3.11, for the other environments and the cluster's image.
 #   PIP_INDEX_URL / PIP_EXTRA_INDEX_URL / PIP_FIND_LINKS   pip's own variables. The stacks pin torch==2.13.0 and install
 #       it first and alone; many indexes serve CUDA builds (gigabytes) under that version: name an index of CPU builds there.
 
@@ -82,9 +83,17 @@ $(WHEELS)/.complete: $(STACK)/requirements.txt $(STACK)/requirements-nodeps.txt 
 	@.venv/bin/$(PIP) install --no-build-isolation -e '.[data,reward,convert,dev]'
 	@touch $@
 
+# What the pins of a stack have wheels for. The tests run on 3.11.
+.envs/verl-0.6.1/.ready: PYTHONS = 3.10 3.11
+.envs/verl-vllm/.ready: PYTHONS = 3.11 3.12
+
 .envs/%/.ready: singularity/stacks/cpu-%/requirements.txt singularity/stacks/cpu-%/requirements-nodeps.txt
-	@python=$$(tests/cluster/lib/find_python.sh); echo "setup: .envs/$* from $$python"; \
-	"$$python" -m venv .envs/$*
+	@python=$$(tests/cluster/lib/find_python.sh); wanted="$(PYTHONS)"; \
+	version=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	if [[ " $$wanted " != *" $$version "* ]]; then \
+	  echo "setup: .envs/$* needs Python $${wanted/ / or }, $$python is $$version; name one: PYTHON=/path/to/python3.11"; exit 1; \
+	fi; \
+	echo "setup: .envs/$* from $$python"; "$$python" -m venv .envs/$*
 	@.envs/$*/bin/$(PIP) install --no-compile "$$(grep '^torch==' $<)"
 	@.envs/$*/bin/$(PIP) install --no-compile -r $<
 	@.envs/$*/bin/$(PIP) install --no-compile --no-deps -r $(<D)/requirements-nodeps.txt
