@@ -23,6 +23,10 @@ from launch.supervisor.settings import Settings, UsageError, read_settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, note_failure
 from launch.supervisor.worker import run_worker
 
+# Slurm's own, and what sites let it send before the time limit (--signal).
+_ENDING = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU,
+)  # fmt: skip
 _received: List[int] = []
 
 
@@ -63,7 +67,7 @@ def _supervise(settings: Settings) -> int:
 
 def main(words: Optional[List[str]] = None) -> int:
     """Exit codes: 0 done; the trainer's own; 20 to 29 and 143 as in README, "Exit codes"; 2 usage."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _ENDING:
         signal.signal(number, _remember)
     try:
         settings = read_settings(sys.argv[1:] if words is None else words, os.environ)

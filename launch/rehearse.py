@@ -35,6 +35,8 @@ def rehearse(job: Job) -> Job:
             "nodes": nodes,
             "gpus_per_node": slots,
             "gpu": None,
+            "mem": None,
+            "extra_sbatch": [option for option in job.cluster.extra_sbatch if not option.startswith("--gres")],
             "cpus_per_node": small.cpus_per_node,
             "time": small.time,
         }

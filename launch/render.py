@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from launch.checks import Finding, check_job
@@ -68,6 +69,16 @@ def _report(findings: Sequence[Finding], problems: Sequence[str], written: str |
         print(f"wrote {written}", file=sys.stderr)
 
 
+def _of_the_real_job(job: Job, project: Path) -> list[Finding]:
+    """What would keep the job itself from being rendered: worth knowing while it is only rehearsed."""
+    findings = check_job(job, project, rehearse=False, sample_data=False)
+    return [
+        replace(finding, severity="warning", message=f"without --rehearse: {finding.message}")
+        for finding in findings
+        if finding.severity == "error"
+    ]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     args = _parser().parse_args(argv)
@@ -80,10 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     findings: list[Finding] = []
     try:
         job = load_job(args.template, args.job, args.set)
+        findings = _of_the_real_job(job, Path.cwd()) if args.rehearse else []
         sample_data = args.rehearse and not {"train", "val"} & job.data.model_fields_set
         job = shrink(job) if args.rehearse else job
         project = Path.cwd()
-        findings = check_job(job, project, rehearse=args.rehearse, sample_data=sample_data)
+        findings += check_job(job, project, rehearse=args.rehearse, sample_data=sample_data)
         if any(finding.severity == "error" for finding in findings):
             _report(findings, [], None, as_json=args.json)
             return 1
@@ -100,6 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _write(Path(output), text, force=args.force)
     except JobError as error:
         _report(findings, error.problems, None, as_json=args.json)
+        return 1
+    except OSError as error:
+        _report(findings, [f"-o {output}: cannot be written: {error}"], None, as_json=args.json)
         return 1
     _report(findings, [], output, as_json=args.json)
     return 0

@@ -87,6 +87,8 @@ def _node_options(request: RenderRequest) -> str:
     if job.cluster.network_interface is not None:
         options += f" --interface {shlex.quote(job.cluster.network_interface)}"
     options += f" --join-timeout {job.cluster.join_timeout_s:g} --ready-timeout {job.reward.ready_timeout_s:g}"
+    if "console" in job.logging.loggers:
+        options += " --expect-steps"
     if request.rehearse:
         options += f" --logical-gpus --object-store {_REHEARSAL_OBJECT_STORE}"
     return options
@@ -124,6 +126,12 @@ _RUNTIMES = {
 }
 
 
+def _quote(text: str) -> str:
+    """`text` as one bash word; with quotes also where only shellcheck takes a comma for a mistake."""
+    quoted = shlex.quote(text)
+    return f"'{text}'" if quoted == text and "," in text else quoted
+
+
 def _jinja() -> Environment:
     environment = Environment(
         loader=PackageLoader("launch"),
@@ -133,7 +141,7 @@ def _jinja() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,  # bash, not HTML: values go through the filter `q`
     )
-    environment.filters["q"] = shlex.quote
+    environment.filters["q"] = _quote
     return environment
 
 

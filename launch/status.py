@@ -105,8 +105,9 @@ def table(told: dict[str, Any]) -> str:
     if told["cause"] is not None:
         rows.append(("failed", f"{told['component']} on {told['node']}: {told['cause']}"))
         rows.append(("exit code", str(told["exit_code"])))
-        if told["evidence"]:
-            rows.append(("evidence", f"{told['evidence']['file']}: {told['evidence']['text']}"))
+        evidence = told["evidence"]
+        if isinstance(evidence, dict):
+            rows.append(("evidence", f"{evidence.get('file')}: {evidence.get('text')}"))
     rows.append(("steps", str(told["steps"])))
     if told["rewards"]:
         rows.append(("reward", f"{told['reward_first']:.4f} -> {told['reward_last']:.4f}"))

@@ -6,8 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from launch.config.base import Section, Text
-
-_TIME = re.compile(r"^(\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d)$")
+from launch.config.slurm_types import SbatchOption, SlurmMemory, SlurmTime, SlurmWord
 
 
 class Cluster(Section):
@@ -15,40 +14,19 @@ class Cluster(Section):
 
     nodes: int = Field(2, ge=1, le=4096, description="nodes of the allocation; the first is the head")
     gpus_per_node: int = Field(8, ge=1, le=64, description="GPUs asked for on each node")
-    gpu: Text | None = Field(None, description="GPU type as Slurm names it, e.g. h200; null: any")
+    gpu: SlurmWord | None = Field(None, description="GPU type as Slurm names it, e.g. h200; null: any")
     cpus_per_node: int | None = Field(None, ge=1, description="CPUs on each node; null: the site's default")
-    mem: Text | None = Field(None, description="memory of each node as Slurm writes it, e.g. 900G; 0: all")
-    partition: Text | None = Field(None, description="#SBATCH --partition")
-    account: Text | None = Field(None, description="#SBATCH --account")
-    qos: Text | None = Field(None, description="#SBATCH --qos")
-    time: str = Field("12:00:00", description="time limit: minutes, [days-]hours:minutes:seconds, ...")
+    mem: SlurmMemory | None = Field(None, description="memory of each node as Slurm writes it, e.g. 900G; 0: all")
+    partition: SlurmWord | None = Field(None, description="#SBATCH --partition")
+    account: SlurmWord | None = Field(None, description="#SBATCH --account")
+    qos: SlurmWord | None = Field(None, description="#SBATCH --qos")
+    time: SlurmTime = Field("12:00:00", description="time limit: minutes, [days-]hours:minutes:seconds, ...")
     modules: list[Text] = Field([], description="environment modules loaded before the container starts")
     network_interface: Text | None = Field(
         None, description="interface whose address Ray, Gloo and NCCL use on every node; null: found by itself"
     )
     join_timeout_s: float = Field(300.0, gt=0, description="seconds until every node must have joined")
-    extra_sbatch: list[Text] = Field([], description="more #SBATCH options, e.g. --reservation=x")
-
-    @field_validator("time", mode="before")
-    @classmethod
-    def _time_is_slurms(cls, value: object) -> object:
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)  # Slurm reads a plain number as minutes
-        if isinstance(value, str) and not _TIME.match(value):
-            raise ValueError(f"{value!r} is not a Slurm time; write minutes, H:MM:SS, D-H or D-H:MM:SS")
-        return value
-
-    @field_validator("extra_sbatch")
-    @classmethod
-    def _options_only(cls, value: list[str]) -> list[str]:
-        for option in value:
-            if not option.startswith("-"):
-                raise ValueError(f"{option!r} is not an sbatch option; write it as --name=value")
-            if re.match(r"^(--ntasks(-per-node)?\b|--nodes\b|-[nN])", option):
-                raise ValueError(
-                    f"{option!r} conflicts with the one-task-a-node layout; set cluster.nodes instead"
-                )
-        return value
+    extra_sbatch: list[SbatchOption] = Field([], description="more #SBATCH options, e.g. --reservation=x")
 
 
 class Container(Section):
@@ -75,8 +53,6 @@ class Container(Section):
     @classmethod
     def _binds_parse(cls, value: list[str]) -> list[str]:
         for bind in value:
-            if "," in bind:
-                raise ValueError(f"{bind!r}: the container program splits a bind at commas; use another path")
-            if not bind.startswith("/") or bind.count(":") > 2:
-                raise ValueError(f"{bind!r} is not SRC[:DEST[:ro]] with absolute paths")
+            if not re.fullmatch(r"/[^:,]*(:/[^:,]+(:(ro|rw))?)?", bind):
+                raise ValueError(f"{bind!r} is not SRC[:DEST[:ro]] with absolute paths and without commas")
         return value

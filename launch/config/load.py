@@ -37,6 +37,10 @@ class _Loader(yaml.SafeLoader):
                 seen.add(key)
         return super().construct_mapping(node, deep)
 
+    def construct_decimal(self, node: yaml.ScalarNode) -> int:
+        """YAML 1.1 reads 010 as 8."""
+        return int(str(node.value), 10)
+
 
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in {"null", "merge"}]
@@ -51,11 +55,16 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_decimal)
+
+
 def _parse_yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise JobError([f"{where}: not valid YAML: {' '.join(str(error).split())}"]) from error
+    # PyYAML lets the errors of its constructors and its recursion through.
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        told = " ".join(str(error).split())[:300]
+        raise JobError([f"{where}: not valid YAML: {told}"]) from error
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -80,6 +89,8 @@ def _apply(data: dict[str, Any], assignment: str) -> None:
     place = data
     for depth, name in enumerate(parents):
         below = place.setdefault(name, {})
+        if below is None:  # a section with nothing in it
+            below = place[name] = {}
         if not isinstance(below, dict):
             raise JobError([f"--set {key}: {'.'.join(parents[: depth + 1])} is a value, not a section"])
         place = below
@@ -125,18 +136,21 @@ def load_job(template: str, path: Path | None = None, assignments: Iterable[str]
         JobError: with one line for every mistake found, not only the first.
     """
     data = _read_file(path) if path is not None else {}
+    problems: list[str] = []
     stated = data.setdefault("template", template)
     if stated != template:
-        raise JobError([f"template: the job file says {stated!r} but --template is {template!r}; make them agree"])
-    problems: list[str] = []
+        problems.append(f"template: the job file says {stated!r} but --template is {template!r}; make them agree")
+        data["template"] = template
     for assignment in assignments:
         try:
             _apply(data, assignment)
         except JobError as error:
             problems += error.problems
+    data = {name: {} if value is None else value for name, value in data.items()}
+    try:
+        job = Job.model_validate(data)
+    except ValidationError as error:
+        raise JobError([*problems, *_explain(error)]) from error
     if problems:
         raise JobError(problems)
-    try:
-        return Job.model_validate(data)
-    except ValidationError as error:
-        raise JobError(_explain(error)) from error
+    return job

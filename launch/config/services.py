@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from launch.config.base import Section, Text
+from launch.config.slurm_types import SlurmTime
 
 
 class Reward(Section):
@@ -16,7 +17,9 @@ class Reward(Section):
     )
     model: Text = Field("models/Unsafe-Reward-Qwen3-1.7B", description="reward model directory (server)")
     function: Text | None = Field(None, description="path of a Python file (function)")
-    function_name: Text = Field("compute_score", description="name of the function in that file")
+    function_name: str = Field(
+        "compute_score", pattern=r"^[A-Za-z_][A-Za-z0-9_]*\z", description="name of the function in that file"
+    )
     placement: Literal["head"] = Field("head", description="node of the reward server")
     gpus: int = Field(1, ge=0, description="GPUs of the head node that the server takes; 0: CPU")
     max_length: int = Field(2048, ge=1, description="tokens of prompt and response together")
@@ -66,4 +69,4 @@ class Rehearsal(Section):
     max_response_length: int = Field(16, ge=1, description="tokens")
     lr: float = Field(1.0e-3, gt=0, description="learning rate; a tiny random model learns with a large one")
     cpus_per_node: int = Field(2, ge=1, description="CPUs asked of Slurm on each node")
-    time: str = Field("00:30:00", description="Slurm time limit")
+    time: SlurmTime = Field("00:30:00", description="Slurm time limit")

@@ -69,7 +69,9 @@ class Algorithm(Section):
     estimator: Literal["grpo"] = Field("grpo", description="algorithm.adv_estimator")
     use_kl_loss: bool = Field(True, description="KL to the reference model in the loss: actor.use_kl_loss")
     kl_loss_coef: float = Field(0.001, ge=0, description="actor.kl_loss_coef")
-    kl_loss_type: Text = Field("low_var_kl", description="actor.kl_loss_type")
+    kl_loss_type: Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"] = Field(
+        "low_var_kl", description="actor.kl_loss_type (verl/trainer/ppo/core_algos.py, kl_penalty)"
+    )
     entropy_coeff: float = Field(0.0, description="actor.entropy_coeff")
     epochs: int = Field(1, ge=1, description="passes over the training data: trainer.total_epochs")
     total_steps: int | None = Field(None, ge=1, description="steps at most: trainer.total_training_steps")

@@ -136,6 +136,7 @@ def end_descendants(grace_s: float, limit_s: float = 20.0) -> List[int]:
     kill_after = time.monotonic() + grace_s
     asked: Set[int] = set()
     while True:
+        _uncollected.clear()  # nobody reads an exit code any more
         reap_orphans()
         alive = descendants(os.getpid())
         if not alive or time.monotonic() > deadline:

@@ -5,7 +5,7 @@ import os
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional
+from typing import Callable, Dict, List, Mapping, Optional
 
 from launch.supervisor.addresses import choose, interfaces
 
@@ -28,6 +28,7 @@ class Settings:
         job_number: Slurm's job id, or a process id outside Slurm; ports and temporary folders come from it.
         ray_gpus: what Ray may hand out on this node.
         reward_gpus: GPUs of this node that the reward server has to itself; Ray does not see them.
+        expect_steps: the trainer tells its steps on the console, so that none means that none was done.
         logical_gpus: a rehearsal: GPUs are slots that Ray counts, no hardware.
         gpus_expected: what Ray must show for all nodes together before the trainer starts.
     """
@@ -45,6 +46,7 @@ class Settings:
     ray_gpus: int
     reward_gpus: int
     logical_gpus: bool
+    expect_steps: bool
     gpus_expected: int
     ray_cpus: int
     object_store_bytes: Optional[int]
@@ -123,17 +125,40 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--run-dir", type=Path, required=True, help="shared folder of this run")
     parser.add_argument("--checkpoint-dir", type=Path, required=True, help="shared folder of checkpoints")
-    parser.add_argument("--nodes", type=int, required=True, help="nodes that must join")
-    parser.add_argument("--ray-gpus-head", type=int, required=True, help="GPUs for Ray on the head node")
-    parser.add_argument("--ray-gpus-other", type=int, required=True, help="GPUs for Ray on each other node")
-    parser.add_argument("--reward-gpus", type=int, default=0, help="GPUs of the head node for the reward server")
+    parser.add_argument("--nodes", type=_at_least(1), required=True, help="nodes that must join")
+    parser.add_argument("--ray-gpus-head", type=_at_least(0), required=True, help="GPUs for Ray on the head node")
+    parser.add_argument(
+        "--ray-gpus-other", type=_at_least(0), required=True, help="GPUs for Ray on each other node"
+    )
+    parser.add_argument(
+        "--reward-gpus", type=_at_least(0), default=0, help="GPUs of the head node for the reward server"
+    )
     parser.add_argument("--logical-gpus", action="store_true", help="GPUs are slots that Ray counts (rehearsal)")
-    parser.add_argument("--ray-cpus", type=int, required=True, help="CPUs for Ray on each node")
+    parser.add_argument(
+        "--expect-steps", action="store_true", help="a trainer that ends well without a step has failed"
+    )
+    parser.add_argument("--ray-cpus", type=_at_least(1), required=True, help="CPUs for Ray on each node")
     parser.add_argument("--object-store", type=int, metavar="BYTES", help="Ray's object store on each node")
     parser.add_argument("--interface", help="network interface to use on every node")
     parser.add_argument("--join-timeout", type=float, default=300.0, metavar="S", help="for all nodes to join")
     parser.add_argument("--ready-timeout", type=float, default=900.0, metavar="S", help="for the reward server")
     return parser
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    value = environ.get(name, "")
+    if not (value.isascii() and value.isdigit()):
+        raise UsageError(f"{name}={value!r} is not a number; start this by srun, from the rendered script")
+    return int(value)
+
+
+def _at_least(low: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if int(text) < low:
+            raise argparse.ArgumentTypeError(f"{text} is below {low}")
+        return int(text)
+
+    return parse
 
 
 def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
@@ -148,11 +173,11 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
     """
     options, commands = split_commands(words)
     args = _parser().parse_args(options)
-    in_slurm = "SLURM_JOB_ID" in environ
+    in_slurm = bool(environ.get("SLURM_JOB_ID"))
     nodes = args.nodes if in_slurm else 1
-    rank = int(environ["SLURM_PROCID"]) if in_slurm else 0
+    rank = _number(environ, "SLURM_PROCID") if in_slurm else 0
     node = environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    if in_slurm and int(environ["SLURM_NTASKS"]) != nodes:
+    if in_slurm and _number(environ, "SLURM_NTASKS") != nodes:
         raise UsageError(
             f"this step has {environ['SLURM_NTASKS']} tasks but the job was rendered for {nodes} nodes, one "
             f"task each; do not change --nodes or --ntasks on the sbatch line, render again"
@@ -165,14 +190,15 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         nodes=nodes,
         rank=rank,
         node=node,
-        job_number=int(environ.get("SLURM_JOB_ID") or os.getpid()),
-        attempt=int(environ.get("SLURM_RESTART_COUNT") or 0) if in_slurm else 0,
+        job_number=_number(environ, "SLURM_JOB_ID") if in_slurm else os.getpid(),
+        attempt=_number({"SLURM_RESTART_COUNT": "0", **environ}, "SLURM_RESTART_COUNT") if in_slurm else 0,
         wanted_interface=args.interface,
         interface="" if in_slurm else "lo",
         address="" if in_slurm else "127.0.0.1",
         ray_gpus=here if in_slurm else total,
         reward_gpus=args.reward_gpus if rank == 0 else 0,
         logical_gpus=args.logical_gpus,
+        expect_steps=args.expect_steps,
         gpus_expected=total,
         ray_cpus=args.ray_cpus,
         object_store_bytes=args.object_store,

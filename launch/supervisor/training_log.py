@@ -50,4 +50,5 @@ def latest_checkpoint(checkpoint_dir: Path) -> Optional[Path]:
     marker = checkpoint_dir / "latest_checkpointed_iteration.txt"
     if not marker.exists():
         return None
-    return checkpoint_dir / f"global_step_{marker.read_text().strip()}"
+    number = marker.read_text(errors="replace").strip()
+    return checkpoint_dir / f"global_step_{number}" if number.isascii() and number.isdigit() else None

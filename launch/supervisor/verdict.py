@@ -14,6 +14,7 @@ EXIT_CODES: Dict[str, int] = {
     "nodes": 21,
     "ray head": 22,
     "ray watch": 30,
+    "no step": 31,
     "ray worker": 23,
     "node": 24,
     "reward server": 25,
@@ -80,7 +81,9 @@ def find_evidence(log: Path) -> Optional[Evidence]:
     except FileNotFoundError:
         return None
     whole = size <= _TAIL_BYTES
-    filled = [(number, text.strip()) for number, text in enumerate(tail, 1) if text.strip()]
+    # Colours, NULs and other control characters are for terminals, not for a verdict.
+    clean = [re.sub(r"\x1b\[[0-9;]*m|[\x00-\x08\x0b-\x1f\x7f]", "", text).strip() for text in tail]
+    filled = [(number, text) for number, text in enumerate(clean, 1) if text]
     if not filled:
         return None
     number, text = next(item for pattern in _TELLING for item in reversed(filled) if pattern.search(item[1]))

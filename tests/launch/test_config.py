@@ -32,9 +32,31 @@ def test_slurm_times_survive_yaml(text: str, value: str):
     assert load_job("grpo", None, [f"cluster.time={text}"]).cluster.time == value
 
 
-@pytest.mark.parametrize("text", ["12h", "1:2:3:4", "'12:00:00;rm -rf x'", "-5", "1.5", "true"])
-def test_other_times_are_refused(text: str):
-    assert problems(f"cluster.time={text}")[0].startswith("cluster.time: ")
+@pytest.mark.parametrize("field", ["cluster.time", "rehearsal.time"])
+@pytest.mark.parametrize(
+    "text", ["12h", "1:2:3:4", "'12:00:00;rm -rf x'", "-5", "1.5", "true", '"00:30:00\\ntouch x"', '"1\\n"', "٣"]
+)
+def test_other_times_are_refused(field: str, text: str):
+    assert problems(f"{field}={text}")[0].startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize(("text", "value"), [("900", "900"), ("900G", "900G"), ("0", "0")])
+def test_memory_sizes(text: str, value: str):
+    assert load_job("grpo", None, [f"cluster.mem={text}"]).cluster.mem == value
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "cluster.mem=lots", "cluster.mem=1.5G", "cluster.partition='a b'", "cluster.account='x#y'",
+        "cluster.qos=\"a'b\"", "cluster.gpu='h 200'", "cluster.partition='a\\n'", "rehearsal.time=banana",
+        "container.binds=['/a:b']", "container.binds=['/a:/b:zz']", "container.binds=['/a,/b']",
+        "container.binds=['a']",
+        "algorithm.kl_loss_type=bogus", "reward.function_name='not an id'", "container.env={'A-B': x}",
+    ],
+)  # fmt: skip
+def test_values_that_slurm_or_the_container_cannot_take(assignment: str):
+    assert problems(assignment)
 
 
 def test_numbers_are_yaml_1_2():
@@ -48,7 +70,22 @@ def test_control_characters_in_paths_are_refused(path: str):
         load_job("grpo", None, [f'model.path="{path.encode("unicode_escape").decode()}"'])
 
 
-@pytest.mark.parametrize("option", ["--ntasks=8", "-n8", "--nodes=3", "-N 2", "--ntasks-per-node=2", "gpu"])
+@pytest.mark.parametrize(
+    "option", ["--reservation=x", "--exclusive", "--signal=USR1@60", "--nice", "-x", "--mail-type=END"]
+)
+def test_other_sbatch_options_pass(option: str):
+    assert load_job("grpo", None, [f'cluster.extra_sbatch=["{option}"]']).cluster.extra_sbatch == [option]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--ntasks=8", "-n8", "--nodes=3", "-N 2", "--ntasks-per-node=2", "gpu", "--ntask=8", "--node=9",
+        "--array=0-3",
+        "--wrap=ls", "--job-name=x", "--time=1", "--cpus-per-task=5", "-c3", "-t1", "-", "--", "--comment=a b",
+        "--comment='x", "--gpus-per-task=1", "--tasks-per-node=8", "--comment=a;b", "--comment=$(id)`x`'",
+    ],
+)  # fmt: skip
 def test_sbatch_options_that_break_the_layout_are_refused(option: str):
     assert "extra_sbatch" in problems(f'cluster.extra_sbatch=["{option}"]')[0]
 
@@ -86,6 +123,35 @@ def test_broken_job_files(tmp_path: Path, text: str, message: str):
 def test_a_missing_job_file_is_named(tmp_path: Path):
     with pytest.raises(JobError, match=r"nowhere\.yaml: cannot be read"):
         load_job("grpo", tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", ["08", "1" * 5000, '!!int "abc"', '!!bool "abc"', '!!timestamp "abc"', "[" * 3000, "{a: b", "&x *y"]
+)
+def test_odd_scalars_are_errors_not_tracebacks(text: str):
+    try:
+        job = load_job("grpo", None, [f"cluster.nodes={text}"])
+    except JobError:
+        return
+    assert job.cluster.nodes == 8  # YAML 1.2 reads 08 as eight
+
+
+def test_a_leading_zero_is_decimal():
+    assert load_job("grpo", None, ["cluster.nodes=010"]).cluster.nodes == 10
+
+
+def test_an_empty_section_is_a_section(tmp_path: Path):
+    file = tmp_path / "job.yaml"
+    file.write_text("cluster:\nmodel:\n")
+    assert load_job("grpo", file, ["cluster.nodes=3"]).cluster.nodes == 3
+
+
+def test_mistakes_of_all_kinds_come_together(tmp_path: Path):
+    file = tmp_path / "job.yaml"
+    file.write_text("template: ppo\nnam: x\ncluster: {nodes: 0}\n")
+    with pytest.raises(JobError) as caught:
+        load_job("grpo", file, ["foo"])
+    assert len(caught.value.problems) == 4
 
 
 @pytest.mark.parametrize("assignment", ["cluster.nodes", "=3", "name.x=1", "cluster.nodes.x=1"])

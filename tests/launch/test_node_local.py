@@ -177,6 +177,12 @@ def test_a_reward_outage_ends_a_trainer_that_goes_on(start, tmp_path: Path):
     assert "http://127.0.0.1:9" in run.verdict["evidence"]["text"]
 
 
+def test_no_step_is_no_success(start):
+    run = start("print('Usage: ...')", "--expect-steps")
+    assert run.wait() == 31
+    assert "without a training step" in run.verdict["cause"]
+
+
 def test_a_signal_ends_the_job_cleanly(start):
     run = start("time.sleep(600)")
     run.until("trainer", "trainer up")

@@ -1,5 +1,6 @@
 """Layout of the pools, the rehearsal's shrinking, and the rules on a job."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,25 @@ def test_a_rehearsal_is_small_and_legal(assignments, nodes, slots, tensor, pipel
         (("data.train_batch_size=130", "actor.mini_batch_size=130", "rollout.n=1"), {"train-batch"}),
         (("overrides=['a b']",), {"override"}),
         (("overrides=['::trainer']",), {"override"}),
+        *(
+            ((f"overrides={json.dumps([text])}",), {"override"})
+            for text in (
+                "--help",
+                "-m",
+                "--multirun",
+                "--cfg=job",
+                "trainer.foo",
+                "+++a=1",
+                "a=\n",
+                "é=1",
+                "/x=1",
+                "=1",
+            )
+        ),
+        (("overrides=['++a.b=c d', '~a', '~a=1', '+a=', 'hydra/x@y.z=1']",), set()),
+        (("container.env.HF_TOKEN=x",), {"secret"}),
+        (("container.env.my_api_key=x",), {"secret"}),
+        (("container.env.TOKENIZERS_PARALLELISM=x",), set()),
         (("checkpoint.dir='/a:b'",), {"bind-path"}),
         (("model.path=/no/such/model",), {"missing-file"}),
         (("data.train=[/no/such/file]", "data.val=[/no]"), {"missing-file"}),

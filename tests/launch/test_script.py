@@ -221,6 +221,36 @@ def test_a_broken_job_writes_nothing_and_says_all(tmp_path: Path):
     assert {"gpu-plan", "missing-file"} <= {finding["id"] for finding in told["findings"]}
 
 
+@pytest.mark.parametrize("output", ["/nonexistent/x.sh", ".", "a\nb.sh"])
+def test_an_output_that_cannot_be_is_an_error(tmp_path: Path, output: str):
+    result = command("--template", "grpo", "--rehearse", "-o", output, "--json", cwd=tmp_path)
+    assert result.returncode == 1
+    assert json.loads(result.stdout)["written"] is None
+    assert "Traceback" not in result.stderr
+
+
+def test_a_rehearsal_tells_what_is_wrong_with_the_job(tmp_path: Path):
+    result = command("--template", "grpo", "--rehearse", "--set", "model.path=/nope/typo", cwd=tmp_path)
+    assert result.returncode == 0
+    assert "warning: missing-file: without --rehearse: model.path: no /nope/typo" in result.stderr
+
+
+def test_a_rehearsal_asks_for_little(tmp_path: Path):
+    text = rendered(tmp_path, "cluster.mem=900G", "cluster.extra_sbatch=['--gres=gpu:8', '--nice']")
+    assert "900G" not in text
+    assert "--gres" not in text
+    assert "#SBATCH --nice" in text
+
+
+def test_the_jobs_environment_does_not_touch_the_script(tmp_path: Path):
+    own = dict.fromkeys(("RUN_DIR", "TOOLKIT", "PROJECT", "UID", "PATH", "LD_PRELOAD", "IFS"), "/elsewhere")
+    script = tmp_path / "run.sh"
+    script.write_text(rendered(tmp_path, f"container.env={json.dumps(own)}"))
+    words = run_with_a_recorder(script, {"RUN_DIR": str(tmp_path / "run")})
+    assert words[0].endswith("/launch/node.py")
+    assert words[words.index("--run-dir") + 1] == str(tmp_path / "run")
+
+
 def test_usage_errors_exit_with_2(tmp_path: Path):
     assert command(cwd=tmp_path).returncode == 2
     assert command("--template", "ppo-typo", cwd=tmp_path).returncode == 2

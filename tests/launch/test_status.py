@@ -47,6 +47,16 @@ def test_runs_are_found_by_path_job_id_or_age(run_dir: Path, tmp_path: Path):
         find_run("18", outputs)
 
 
+@pytest.mark.parametrize("text", ['{"state":', "\0\xff", "[1]", '{"cause": "x", "evidence": {"foo": 1}}'])
+def test_a_damaged_verdict_is_no_traceback(run_dir: Path, text: str):
+    (run_dir / "verdict.json").write_text(text)
+    command = [sys.executable, "-m", "launch.status", str(run_dir)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in result.stderr
+    assert result.returncode == (0 if "cause" in text else 1)
+    assert "verdict.json" in result.stderr or result.returncode == 0
+
+
 def test_a_run_without_steps(tmp_path: Path):
     assert summarize(tmp_path)["rewards"] == []
     assert "steps      0" in table(summarize(tmp_path))

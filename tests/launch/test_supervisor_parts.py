@@ -289,6 +289,40 @@ def test_a_follower_starts_at_the_end(tmp_path: Path):
     assert follower.lines() == ["news"]
 
 
+def test_a_follower_takes_a_flood_in_pieces(tmp_path: Path):
+    log = tmp_path / "log"
+    follower = LogFollower(log)
+    lines = [f"{n}" * 50 for n in range(30000)]
+    log.write_text("\n".join(lines) + "\nrest")
+    first = follower.lines()
+    assert 0 < len(first) < len(lines)
+    read = list(first)
+    while more := follower.lines():
+        read += more
+    assert read == lines
+
+
+@pytest.mark.parametrize("missing", ["SLURM_PROCID", "SLURM_NTASKS"])
+@pytest.mark.parametrize("value", [None, "x", "", "-1"])
+def test_wrong_slurm_variables_are_usage_errors(missing: str, value: str | None):
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "3", missing: value}
+    environ = {name: text for name, text in slurm.items() if text is not None}
+    with pytest.raises(settings.UsageError, match=missing):
+        settings.read_settings([*ARGS, "::trainer", "t"], environ)
+
+
+def test_an_empty_job_id_is_no_slurm():
+    assert settings.read_settings([*ARGS, "::trainer", "t"], {"SLURM_JOB_ID": ""}).nodes == 1
+
+
+def test_evidence_is_printable(tmp_path: Path):
+    log = tmp_path / "log"
+    log.write_bytes(b"\0\0\x1b[31mValueError: red\x1b[0m\x07\n\0\0\n")
+    found = verdict.find_evidence(log)
+    assert found is not None
+    assert found.text == "ValueError: red"
+
+
 def test_attempts_have_their_own_files():
     slurm = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "3"}
     words = [*ARGS, "::trainer", "t"]

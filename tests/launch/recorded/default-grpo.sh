@@ -45,15 +45,17 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
     --bind /project
     --bind /toolkit
     "$IMAGE")
-  inside() { export "$1=$2" "$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_$1=$2"; } # also over the image's own
+  PREFIX=$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_ # over the image's own values, and only in there
 else
   die "this job needs Slurm: sbatch $NAME (a rehearsal, rendered with --rehearse, runs without)"
 fi
-inside REWARD_MIN_SCORE -40.0
-inside REWARD_MAX_SCORE 30.0
-inside REWARD_TIMEOUT 30.0
-inside REWARD_DEADLINE 120.0
-inside NVTE_FP8_BLOCK_SCALING_FP32_SCALES 1
+ENVIRONMENT=(
+  "$PREFIX"REWARD_MIN_SCORE=-40.0
+  "$PREFIX"REWARD_MAX_SCORE=30.0
+  "$PREFIX"REWARD_TIMEOUT=30.0
+  "$PREFIX"REWARD_DEADLINE=120.0
+  "$PREFIX"NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1
+)
 
 # ---- what runs on the head node, in this order; on the others a Ray worker
 REWARD=("$PYTHON" -m reward.server --model /project/models/Unsafe-Reward-Qwen3-1.7B --device cuda --max-length 2048)
@@ -121,8 +123,8 @@ MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir 
 mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
 rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
 echo "run directory: $RUN_DIR"
-exec "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
-  --nodes 2 --ray-gpus-head 7 --ray-gpus-other 8 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --join-timeout 300 --ready-timeout 900 \
+exec env "${ENVIRONMENT[@]}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
+  --nodes 2 --ray-gpus-head 7 --ray-gpus-other 8 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --join-timeout 300 --ready-timeout 900 --expect-steps \
   ::reward "${REWARD[@]}" \
   ::merge "${MERGE[@]}" \
   ::trainer "${TRAINER[@]}"

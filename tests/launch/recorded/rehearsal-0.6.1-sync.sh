@@ -36,27 +36,29 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
     --bind /project
     --bind /toolkit
     "$IMAGE")
-  inside() { export "$1=$2" "$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_$1=$2"; } # also over the image's own
+  PREFIX=$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_ # over the image's own values, and only in there
 else
   PYTHON=${LAUNCH_PYTHON:-/venv/bin/python}
   START=()
-  inside() { export "$1=$2"; }
+  PREFIX=
 fi
-inside REWARD_MIN_SCORE -40.0
-inside REWARD_MAX_SCORE 30.0
-inside REWARD_TIMEOUT 30.0
-inside REWARD_DEADLINE 120.0
-inside VERL_USE_EXTERNAL_MODULES launch.rehearsal.backend
-inside OMP_NUM_THREADS 1
-inside TOKENIZERS_PARALLELISM false
-inside TORCH_COMPILE_DISABLE 1
-inside HF_HUB_OFFLINE 1
-inside PYTHONWARNINGS ignore::UserWarning,ignore::FutureWarning,ignore::DeprecationWarning
-inside RAY_prestart_worker_first_driver 0
-inside RAY_DEDUP_LOGS 1
-inside RAY_USAGE_STATS_ENABLED 0
-inside RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO 0
-inside CUDA_DEVICE_MAX_CONNECTIONS 1
+ENVIRONMENT=(
+  "$PREFIX"REWARD_MIN_SCORE=-40.0
+  "$PREFIX"REWARD_MAX_SCORE=30.0
+  "$PREFIX"REWARD_TIMEOUT=30.0
+  "$PREFIX"REWARD_DEADLINE=120.0
+  "$PREFIX"VERL_USE_EXTERNAL_MODULES=launch.rehearsal.backend
+  "$PREFIX"OMP_NUM_THREADS=1
+  "$PREFIX"TOKENIZERS_PARALLELISM=false
+  "$PREFIX"TORCH_COMPILE_DISABLE=1
+  "$PREFIX"HF_HUB_OFFLINE=1
+  "$PREFIX"'PYTHONWARNINGS=ignore::UserWarning,ignore::FutureWarning,ignore::DeprecationWarning'
+  "$PREFIX"RAY_prestart_worker_first_driver=0
+  "$PREFIX"RAY_DEDUP_LOGS=1
+  "$PREFIX"RAY_USAGE_STATS_ENABLED=0
+  "$PREFIX"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0
+  "$PREFIX"CUDA_DEVICE_MAX_CONNECTIONS=1
+)
 
 # ---- what runs on the head node, in this order; on the others a Ray worker
 DATA=("$PYTHON" -m data_prep.convert sample:gsm8k --out "$RUN_DIR/rehearsal/data")
@@ -130,8 +132,8 @@ MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir 
 mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
 rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
 echo "run directory: $RUN_DIR"
-exec "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
-  --nodes 2 --ray-gpus-head 1 --ray-gpus-other 1 --ray-cpus 24 --join-timeout 300 --ready-timeout 900 --logical-gpus --object-store 200000000 \
+exec env "${ENVIRONMENT[@]}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
+  --nodes 2 --ray-gpus-head 1 --ray-gpus-other 1 --ray-cpus 24 --join-timeout 300 --ready-timeout 900 --expect-steps --logical-gpus --object-store 200000000 \
   ::prepare "${DATA[@]}" \
   ::prepare "${MODELS[@]}" \
   ::reward "${REWARD[@]}" \
