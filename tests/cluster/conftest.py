@@ -1,8 +1,8 @@
 """The `cluster` fixture: three Slurm nodes for the session, and nothing left on them after each test."""
 
 import os
+import platform
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,13 @@ def _why_not() -> str | None:
     """Why this machine cannot hold the cluster, or None."""
     if os.geteuid() != 0:
         return f"the test cluster needs root for namespaces and mounts; this is uid {os.geteuid()}"
-    if not Path("/etc/debian_version").exists():
-        return "the test cluster is built from Debian packages with mmdebstrap; this machine is no Debian"
+    if not Path("/etc/debian_version").exists() or platform.freedesktop_os_release()["ID"] != "debian":
+        return "the test cluster is built from the packages of this machine's Debian mirror; this is no Debian"
     if shutil.which("mmdebstrap") is None:
         return "the test cluster is built with mmdebstrap, which is not installed; make test installs it"
+    for wheel in (CHECKOUT / ".cache" / "wheels" / "cpu").glob("torch-*.whl"):
+        if "-cp311-" not in wheel.name:
+            return f"the test cluster's image has Python 3.11, and .venv's wheels are for another: {wheel.name}"
     return None
 
 
@@ -47,17 +50,17 @@ def _cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(_cluster: Cluster) -> Iterator[Cluster]:
-    """The running cluster. Fails a test that left a process, a mount or a temporary file of alice on a node."""
+    """The running cluster. Fails a test whose jobs left a process, a mount or a temporary file on a node."""
+    _cluster.left.clear()
     yield _cluster
-    _cluster.cancel_all()
-    deadline = time.monotonic() + 10  # a job is over before the last of its processes is
-    while left := {node: found for node in ["login", *_cluster.nodes] if (found := _cluster.leftovers(node))}:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.5)
-    if left:
-        for node in left:
-            _clear(_cluster, node)
+    grace_s = 2.0
+    if _cluster.queue():  # of a test that failed
+        _cluster.cancel_all()
+        grace_s = 10.0
+    still = _cluster.left_after(grace_s)
+    for node in still:
+        _clear(_cluster, node)
+    if left := still | _cluster.left:
         pytest.fail(f"left behind on the nodes: {left}")
 
 

@@ -11,17 +11,22 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 IMAGE = "/scratch/img/verl-cpu.sif"
 _FINAL = re.compile(r"COMPLETED|FAILED|CANCELLED.*|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE")
+_GRACE_S = 2.0  # from the end of a job to the end of the last of its processes
 Done = subprocess.CompletedProcess[str]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended, as sacct tells it: COMPLETED, FAILED...; exit code and signal of the batch script."""
+    """How a job ended, as sacct tells it: COMPLETED, FAILED...; exit code and signal of the batch script.
+
+    `seen` is when sacct said so, in seconds of time.monotonic().
+    """
 
     job_id: str
     state: str
     exit_code: int
     signal: int
+    seen: float
 
 
 class ClusterError(RuntimeError):
@@ -58,7 +63,7 @@ class Cluster:
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self.scratch = self.lab / "shared" / "scratch"
         self.home = self.lab / "shared" / "home" / "alice"
-        self.jobs: list[str] = []
+        self.left: dict[str, list[str]] = {}
 
     def up(self) -> str:
         """Build what is missing and start what is not running; returns what the scripts said."""
@@ -99,27 +104,28 @@ class Cluster:
     def sbatch(self, script: str | Path, *options: str, folder: str | Path = "/home/alice") -> str:
         """Submit a script as alice from a folder of the login node; returns the job id."""
         words = ["sh", "-c", 'cd "$0" && exec sbatch --parsable "$@"', folder, *options, script]
-        job_id = self.on("login", *words).stdout.strip().split(";")[0]
-        self.jobs.append(job_id)
-        return job_id
+        return self.on("login", *words).stdout.strip().split(";")[0]
 
     def state(self, job_id: str) -> Ended:
         """What sacct says about a job now; state PENDING while the database has not heard of it."""
         words = ["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode"]
         state, _, code = (self.on("login", *words).stdout.strip() or "PENDING|0:0").partition("|")
         exit_code, _, number = code.partition(":")
-        return Ended(job_id, state, int(exit_code), int(number))
+        return Ended(job_id, state, int(exit_code), int(number), time.monotonic())
 
     def wait(self, job_id: str, timeout_s: float) -> Ended:
-        """Wait until a job has ended.
+        """Wait until a job has ended and Slurm has let go of its nodes; what it left there goes to `left`.
 
         Raises:
             ClusterError: with the queue and the job's log, when it has not after `timeout_s` seconds.
         """
         deadline = time.monotonic() + timeout_s
+        ended = None
         while time.monotonic() < deadline:
-            ended = self.state(job_id)
-            if _FINAL.fullmatch(ended.state):
+            if ended is None and _FINAL.fullmatch((now := self.state(job_id)).state):
+                ended = now
+            if ended is not None and job_id not in self.queue():
+                self.left |= self.left_after(_GRACE_S)
                 return ended
             time.sleep(0.5)
         raise ClusterError(
@@ -179,11 +185,24 @@ class Cluster:
         found = self.on(node, "sh", "-c", f"{files}; {mounts}", user="root", check=False).stdout.splitlines()
         return self.processes(node) + found
 
+    def left_after(self, grace_s: float) -> dict[str, list[str]]:
+        """`leftovers` of each node that has any `grace_s` seconds from now."""
+        deadline = time.monotonic() + grace_s
+        while left := {node: found for node in ["login", *self.nodes] if (found := self.leftovers(node))}:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.25)
+        return left
+
+    def queue(self) -> list[str]:
+        """Ids of the jobs that wait, run or are completing."""
+        return self.on("login", "squeue", "-h", "-o", "%A").stdout.split()
+
     def cancel_all(self) -> None:
         """Cancel alice's jobs and wait until none is left in the queue."""
         self.on("login", "scancel", "--user=alice", user="root")
         deadline = time.monotonic() + 40
-        while self.on("login", "squeue", "-h").stdout.strip():
+        while self.queue():
             if time.monotonic() > deadline:
                 raise ClusterError(f"jobs are still there 40 s after scancel\n{self.report()}")
             time.sleep(0.5)
@@ -194,8 +213,9 @@ class Cluster:
         recent = time.time() - 900
         for pattern in ("nodes/*/console.log", "nodes/*/upper/var/log/slurm/*.log"):
             texts += [_tail(path, 8) for path in sorted(self.lab.glob(pattern))]
-        job_logs = [*self.home.rglob("*.out"), *self.home.rglob("*.log"), *self.scratch.glob("rl/**/*.log")]
-        for path in sorted(path for path in job_logs if path.is_file() and path.stat().st_mtime > recent):
+        job_logs = [*self.home.glob("*.out"), *self.scratch.glob("*/*.out")]
+        job_logs += self.scratch.glob("*/outputs/*/run-*/logs*/*.log")
+        for path in sorted(path for path in job_logs if path.stat().st_mtime > recent):
             texts.append(_tail(path, lines))
         return "\n".join(text for text in texts if text)
 
