@@ -3,44 +3,12 @@
 import json
 import re
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from harness import IMAGE, Cluster
+from cluster_jobs import START_S, render, replace_trainer, submit
+from harness import Cluster
 
-START_S = 420  # until the first step: image, models, Ray, verl's imports, on two cores that hold three nodes
 END_S = 30  # the promise: from the death of a part to the end of the job
-
-
-@dataclass(frozen=True)
-class Run:
-    """A submitted job and its files as this machine sees them."""
-
-    job_id: str
-    log: Path
-    folder: Path
-
-    def told(self) -> str:
-        return self.log.read_text(encoding="utf-8", errors="replace")
-
-    def verdict(self) -> dict[str, object]:
-        return json.loads((self.folder / "verdict.json").read_text(encoding="utf-8"))
-
-
-def render(cluster: Cluster, name: str, *settings: str) -> Path:
-    """Render a rehearsal in /scratch/NAME on the login node, with the image's Python; returns the script."""
-    cluster.on("login", "mkdir", "-p", f"/scratch/{name}")
-    options = [word for setting in (f"rehearsal.image={IMAGE}", *settings) for word in ("--set", setting)]
-    command = ["python3", "-m", "launch.render", "--template", "grpo", "--rehearse", *options]
-    cluster.in_image("login", *command, folder=f"/scratch/{name}")
-    return cluster.scratch / name / "run_grpo.sh"
-
-
-def submit(cluster: Cluster, script: Path) -> Run:
-    job_id = cluster.sbatch(script.name, folder=f"/scratch/{script.parent.name}")
-    folder = script.parent / "outputs" / "qwen3-4b-grpo" / f"run-{job_id}"
-    return Run(job_id, script.parent / f"qwen3-4b-grpo-rehearsal-{job_id}.out", folder)
 
 
 def test_runs_to_a_merged_model_on_three_nodes(cluster: Cluster) -> None:
@@ -84,10 +52,7 @@ def test_runs_to_a_merged_model_on_three_nodes(cluster: Cluster) -> None:
 
 def test_exit_code_of_the_trainer_is_the_jobs(cluster: Cluster) -> None:
     script = render(cluster, "exit42")
-    text = script.read_text(encoding="utf-8")
-    trainer = 'TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo'
-    assert text.count(trainer) == 1
-    script.write_text(text.replace(trainer, 'TRAINER=("$PYTHON" -c "import sys; sys.exit(42)"'), encoding="utf-8")
+    replace_trainer(script, "import sys; sys.exit(42)")
     run = submit(cluster, script)
     ended = cluster.wait(run.job_id, START_S)
     assert (ended.state, ended.exit_code) == ("FAILED", 42), run.told()
@@ -106,7 +71,7 @@ def test_death_of_a_part_ends_the_job(cluster: Cluster, node: str, process: str,
     cluster.kill(node, process)
     killed = time.monotonic()
     ended = cluster.wait(run.job_id, END_S + 60)
-    took = time.monotonic() - killed
+    took = ended.seen - killed
     told = run.told()
     assert ended.state == "FAILED", told
     assert ended.exit_code != 0, told
