@@ -31,7 +31,9 @@ class Finding:
 # Hydra's grammar of a key (hydra 1.3, "Override grammar"); bare keys can only be deleted.
 _KEY = r"[A-Za-z_][A-Za-z0-9_./@-]*"
 _OVERRIDE = re.compile(rf"(\+{{0,2}}{_KEY}=[^\x00-\x1f\x7f]*)|(~{_KEY}(=[^\x00-\x1f\x7f]*)?)")
-_SECRET = re.compile(r"(TOKEN(?!IZE)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY)", re.IGNORECASE)
+_SECRET = re.compile(
+    r"TOKEN(?!IZE)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY", re.IGNORECASE
+)
 
 
 def _error(id_: str, message: str, remedy: str) -> Finding:

@@ -60,6 +60,9 @@ def sbatch_options(job: Job, *, rehearse: bool) -> list[str]:
         )
         if value is not None
     ]
+    if not any(option.startswith("--requeue") for option in cluster.extra_sbatch):
+        # After a node failure Slurm would start the job again by itself, and use node hours unasked.
+        options.append("--no-requeue")
     return [*options, "--output=%x-%j.out", *cluster.extra_sbatch]
 
 

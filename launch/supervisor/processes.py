@@ -13,6 +13,8 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 KILL_S = 5.0
 # Looking through /proc costs on a node with thousands of processes.
 REAP_S = 5.0
+# A cancelled job's signal reaches its processes within this time of each other.
+SIGNAL_S = 1.5
 
 
 def adopt_orphans() -> None:

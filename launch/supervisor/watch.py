@@ -6,7 +6,7 @@ from typing import Callable, List, Optional
 
 from launch.supervisor.control import Hub, Message
 from launch.supervisor.log_follower import LogFollower
-from launch.supervisor.processes import REAP_S, Component, reap_orphans
+from launch.supervisor.processes import REAP_S, SIGNAL_S, Component, reap_orphans
 from launch.supervisor.ray_cluster import RayNodes
 from launch.supervisor.settings import Settings
 from launch.supervisor.verdict import (
@@ -57,7 +57,22 @@ class Watch:
         self.ray_nodes = RayNodes(LogFollower(settings.log("ray watch")))
 
     def turn(self) -> None:
-        """One round, up to 0.2 s; raises JobFailed: nodes before parts, parts before rewards and signals."""
+        """One round, up to 0.2 s; raises JobFailed: a signal to this node before nodes, parts and rewards."""
+        self._see_signal()
+        try:
+            self._see_failure()
+        except JobFailed:
+            # Slurm signals every process of a step, the image's file system too: what dies of it is no cause.
+            until = time.monotonic() + SIGNAL_S
+            while time.monotonic() < until:
+                self._see_signal()
+                time.sleep(0.05)
+            raise
+        if time.monotonic() - self._reaped > REAP_S:
+            self._reaped = time.monotonic()
+            reap_orphans()
+
+    def _see_failure(self) -> None:
         if self._over:
             time.sleep(_POLL_S)
         else:
@@ -66,10 +81,6 @@ class Watch:
             if part.poll() is not None:
                 raise JobFailed(failure_of(part, self._settings.node, EXIT_CODES[part.name]))
         self._see_reward_outage()
-        self._see_signal()
-        if time.monotonic() - self._reaped > REAP_S:
-            self._reaped = time.monotonic()
-            reap_orphans()
 
     def wait(self, ready: Callable[[], bool], limit_s: float, component: str) -> None:
         """Turn until `ready`; after `limit_s` seconds the component has failed."""

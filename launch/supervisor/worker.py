@@ -10,7 +10,7 @@ from launch.supervisor.control import ControlError, Link
 from launch.supervisor.environment import base_environment, device_environments, with_head
 from launch.supervisor.node_folder import clean_up
 from launch.supervisor.ports import free_plan
-from launch.supervisor.processes import REAP_S, Component, reap_orphans
+from launch.supervisor.processes import REAP_S, SIGNAL_S, Component, reap_orphans
 from launch.supervisor.ray_cluster import worker_command
 from launch.supervisor.settings import Settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, find_evidence
@@ -84,13 +84,23 @@ def _serve(settings: Settings, link: Link, head: Dict[str, Any], cancelled: Call
         failure = Failure("setup", settings.node, str(error), EXIT_CODES["setup"])
     reported: Optional[float] = None
     signalled: Optional[float] = None
+    died: Optional[float] = None
     reaped = time.monotonic()
     while True:
         for message in link.poll(0.2):
             if message.get("type") == "end":
                 return 0
         now = time.monotonic()
-        if ray is not None and ray.poll() is not None and failure is None:
+        if ray is not None and ray.poll() is not None:
+            died = died or now
+        # A signal to the whole job may reach Ray before this process: it is no failure of Ray then.
+        if (
+            died is not None
+            and now - died > SIGNAL_S
+            and failure is None
+            and cancelled() is None
+            and ray is not None
+        ):
             cause = f"the Ray worker ended with {ray.exit_code}"
             code = EXIT_CODES["ray worker"]
             failure = Failure("ray worker", settings.node, cause, code, find_evidence(ray.log))

@@ -8,6 +8,7 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --partition=gpu
 #SBATCH --time=12:00:00
+#SBATCH --no-requeue
 #SBATCH --output=%x-%j.out
 set -euo pipefail
 NAME=run_grpo.sh

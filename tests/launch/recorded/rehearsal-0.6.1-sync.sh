@@ -7,6 +7,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=2
 #SBATCH --time=00:30:00
+#SBATCH --no-requeue
 #SBATCH --output=%x-%j.out
 set -euo pipefail
 NAME=run_grpo.sh
