@@ -6,6 +6,9 @@
 #   PIP_INDEX_URL / PIP_EXTRA_INDEX_URL / PIP_FIND_LINKS   pip's own variables. The stacks pin torch==2.13.0 and install
 #       it first and alone; many indexes serve CUDA builds (gigabytes) under that version: name an index of CPU builds there.
 
+# pip before 23.1 builds sdists by setup.py, which needs a `wheel` package that a fresh venv lacks.
+export PIP_USE_PEP517 := 1
+
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -29,7 +32,7 @@ setup: .venv/.toolkit  ## .venv: the toolkit in editable mode with the CPU stack
 demo: setup  ## the GRPO job on this machine: prepare, render, train on CPU, merge
 	@mkdir -p demo; cd demo; export PATH="$(CURDIR)/.venv/bin:$$PATH"; \
 	samples=../data_prep/samples/gsm8k; set -x; \
-	python -m data_prep.convert $$samples/train.jsonl --test-file $$samples/test.jsonl --out data; \
+	python -m data_prep.convert $$samples/train.jsonl --test-file $$samples/test.jsonl --ground-truth question --out data; \
 	python -m launch.render --template grpo --rehearse --job ../jobs/demo.yaml -o run_grpo.sh; \
 	bash run_grpo.sh; \
 	python -m launch.status

@@ -1,5 +1,6 @@
 """Rules on a job, checked before the queue. Each finding has an id, a message with the numbers, a remedy."""
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ _OVERRIDE = re.compile(rf"(\+{{0,2}}{_KEY}=[^\x00-\x1f\x7f]*)|(~{_KEY}(=[^\x00-\
 _SECRET = re.compile(
     r"TOKEN(?!IZE)|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY", re.IGNORECASE
 )
+
+
+_REWARD_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
 def _error(id_: str, message: str, remedy: str) -> Finding:
@@ -177,6 +181,50 @@ def check_files(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -
         )
 
 
+def check_reward_function(job: Job, project: Path) -> Iterator[Finding]:
+    """The function that verl will call is there and takes what verl gives it, by keyword.
+
+    Source: verl 0.9.1 experimental/reward_loop/reward_manager/naive.py, 0.6.1 workers/reward_manager/naive.py.
+    """
+    if job.reward.kind != "function" or not (project / str(job.reward.function)).is_file():
+        return  # a missing file is reported by check_files
+    path, name = project / str(job.reward.function), job.reward.function_name
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        yield _error("reward-function", f"reward.function: {path} is not Python: {error}", "correct the file")
+        return
+    found = [
+        node
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name
+    ]
+    names = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    names |= {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    if not found and name not in names:
+        yield _error("reward-function", f"{path} has no function {name!r}", "correct reward.function_name")
+    for node in found[-1:]:
+        taken = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+        missing = [word for word in _REWARD_ARGUMENTS if word not in taken]
+        if missing and node.args.kwarg is None:
+            yield _error(
+                "reward-function",
+                f"{path}: {name}() takes no {', '.join(missing)}, which verl gives by keyword",
+                f"write def {name}(data_source, solution_str, ground_truth, extra_info=None, **kwargs)",
+            )
+
+
 def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> list[Finding]:
     """Every broken rule of a job (of the shrunk job, for a rehearsal), errors first."""
     findings = [
@@ -185,6 +233,7 @@ def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
         *check_batch(job),
         *check_text(job),
         *check_binds(job, project, rehearse=rehearse, sample_data=sample_data),
+        *check_reward_function(job, project),
         *check_files(job, project, rehearse=rehearse, sample_data=sample_data),
     ]
     return sorted(findings, key=lambda finding: finding.severity)

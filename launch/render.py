@@ -28,7 +28,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Render a job into one bash script, after checking it.",
         epilog="example: python -m launch.render --template grpo --rehearse -o - | less",
     )
-    parser.add_argument("--template", choices=TEMPLATES, required=True, help="algorithm")
+    parser.add_argument("--template", choices=TEMPLATES, help="algorithm")
     parser.add_argument("--job", type=Path, metavar="FILE", help="job file (YAML); without it: the defaults")
     parser.add_argument(
         "--set",
@@ -85,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.schema:
         print(json.dumps(Job.model_json_schema(), indent=2))
         return 0
+    if args.template is None:
+        _parser().error("the following arguments are required: --template")
     if args.json and args.output == "-":
         _parser().error("--json and -o - both want stdout; give -o a file")
     output = args.output or f"run_{args.template}.sh"

@@ -31,6 +31,8 @@ def find_run(what: str | None, below: Path) -> Path:
         NoRunError: naming what was looked for and where.
     """
     if what is not None and Path(what).is_dir():
+        if not any((Path(what) / name).exists() for name in ("manifest.json", "verdict.json", "logs")):
+            raise NoRunError(f"{what} is not a run directory, or its job has not started: no manifest.json in it")
         return Path(what)
     pattern = "*/run-*" if what is None else f"*/run-{what}"
     runs = sorted(below.glob(pattern), key=lambda path: path.stat().st_mtime)

@@ -37,7 +37,13 @@ def test_render_commands_run(command: str, tmp_path: Path):
 
 
 def test_every_command_of_the_readme_is_one_that_a_test_runs():
-    known = ("make ", "python -m launch.render ", "python -m launch.status ", "sbatch run_grpo.sh")
+    known = (
+        ". .venv/bin/activate",
+        "make ",
+        "python -m launch.render ",
+        "python -m launch.status ",
+        "sbatch run_grpo.sh",
+    )
     assert [command for command in COMMANDS if not command.startswith(known)] == []
 
 

@@ -131,7 +131,7 @@ class Head:
 
     def _train(self) -> None:
         log = self._settings.log("trainer")
-        say(self._settings, f"trainer starts; its log: {log}")
+        say(self._settings, f"trainer starts, its first step takes a minute or more; its log: {log}")
         follower = LogFollower(log)
         trainer = self._component("trainer", self._settings.trainer, self._env)
         try:

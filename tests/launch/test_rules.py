@@ -117,3 +117,24 @@ def test_default_paths_that_are_missing_warn_and_named_ones_fail(tmp_path: Path)
     assert [f.message for f in named if f.severity == "error"] == [
         f"model.path: no {tmp_path}/models/Qwen3-4B-Thinking-2507"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        ("def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw): ...", True),
+        ("async def compute_score(**kw): ...", True),
+        ("def compute_score(data_source, solution_str, *, ground_truth, extra_info): ...", True),
+        ("from mine import score as compute_score", True),
+        ("compute_score = print", True),
+        ("def compute_score(prompt, answer): ...", False),
+        ("def score(**kw): ...", False),
+        ("name: yaml", False),
+        ("def f(:", False),
+        ("\0", False),
+    ],
+)
+def test_the_reward_function_is_looked_at_before_the_queue(tmp_path: Path, text: str, good: bool):
+    (tmp_path / "mine.py").write_text(text)
+    found = ids("reward.kind=function", "reward.function=mine.py", project=tmp_path)
+    assert found == (set() if good else {"reward-function"})

@@ -79,7 +79,9 @@ def test_shellcheck_is_clean(tmp_path: Path, rehearsal: bool, extra: tuple[str, 
 def run_with_a_recorder(script: Path, environ: dict[str, str]) -> list[str]:
     """Run a script whose Python only prints its arguments, one a line, NUL-separated."""
     recorder = script.parent / "recorder"
-    recorder.write_text('#!/bin/bash\nprintf "%s\\0" "$@"\nprintf "env:%s\\0" "${AWKWARD-}"\n')
+    recorder.write_text(
+        '#!/bin/bash\n[[ $1 != -c ]] || exit 0\nprintf "%s\\0" "$@"\nprintf "env:%s\\0" "${AWKWARD-}"\n'
+    )
     recorder.chmod(0o755)
     result = subprocess.run(
         ["bash", script], env={"PATH": os.environ["PATH"], "LAUNCH_PYTHON": str(recorder), **environ},
@@ -129,6 +131,18 @@ def test_a_relative_run_directory_becomes_absolute(tmp_path: Path):
     script.write_text(rendered(tmp_path))
     words = run_with_a_recorder(script, {"RUN_DIR": "a/../b c"})
     assert words[words.index("--run-dir") + 1] == f"{tmp_path}/b c"
+
+
+def test_a_python_without_the_engine_is_named(tmp_path: Path):
+    script = tmp_path / "run.sh"
+    script.write_text(rendered(tmp_path))
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/bash\nexit 1\n")
+    bare.chmod(0o755)
+    environ = {**os.environ, "LAUNCH_PYTHON": str(bare)}
+    result = subprocess.run(["bash", script], env=environ, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert f"{bare} has no ray and verl; set LAUNCH_PYTHON" in result.stderr
 
 
 def test_a_job_without_slurm_says_so(tmp_path: Path):
@@ -259,7 +273,7 @@ def test_usage_errors_exit_with_2(tmp_path: Path):
 def test_stdout_schema_and_check_only(tmp_path: Path):
     shown = command("--template", "grpo", "--rehearse", "-o", "-", cwd=tmp_path)
     assert shown.stdout.startswith("#!/bin/bash\n")
-    schema = json.loads(command("--template", "grpo", "--schema", cwd=tmp_path).stdout)
+    schema = json.loads(command("--schema", cwd=tmp_path).stdout)
     assert schema["additionalProperties"] is False
     assert command("--template", "grpo", "--rehearse", "--check-only", cwd=tmp_path).returncode == 0
     assert list(tmp_path.iterdir()) == []

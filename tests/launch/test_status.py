@@ -57,6 +57,11 @@ def test_a_damaged_verdict_is_no_traceback(run_dir: Path, text: str):
     assert "verdict.json" in result.stderr or result.returncode == 0
 
 
+def test_any_other_folder_is_no_run(tmp_path: Path):
+    with pytest.raises(NoRunError, match="not a run directory"):
+        find_run(str(tmp_path), tmp_path)
+
+
 def test_a_run_without_steps(tmp_path: Path):
     assert summarize(tmp_path)["rewards"] == []
     assert "steps      0" in table(summarize(tmp_path))

@@ -40,6 +40,8 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
   PREFIX=$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_ # over the image's own values, and only in there
 else
   PYTHON=${LAUNCH_PYTHON:-/venv/bin/python}
+  "$PYTHON" -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ("ray", "verl"))))' ||
+    die "$PYTHON has no ray and verl; set LAUNCH_PYTHON to one that has, as make setup makes it in .venv"
   START=()
   PREFIX=
 fi
@@ -63,7 +65,7 @@ ENVIRONMENT=(
 )
 
 # ---- what runs on the head node, in this order; on the others a Ray worker
-DATA=("$PYTHON" -m data_prep.convert sample:gsm8k --out "$RUN_DIR/rehearsal/data")
+DATA=("$PYTHON" -m data_prep.convert sample:gsm8k --ground-truth question --out "$RUN_DIR/rehearsal/data")
 MODELS=("$PYTHON" -m launch.rehearsal.prepare --out "$RUN_DIR/rehearsal" --verl 0.9.1 --actor megatron --rollout hf --family qwen3)
 REWARD=("$PYTHON" -m reward.server --model "$RUN_DIR/rehearsal/reward_model" --device cpu --max-length 2048)
 # shellcheck disable=SC2016 # ${oc.env:NAME} is for Hydra, not for bash
