@@ -58,13 +58,49 @@ def run_worker(settings: Settings, cancelled: Callable[[], Optional[int]]) -> in
     except ControlError as error:
         raise _failed(settings, "head", str(error), "head") from error
     try:
-        return _serve(settings, link, head, cancelled)
+        return _serve(link, _Node(settings, head, cancelled))
     except ControlError as error:
         raise _failed(settings, "head", f"the head node is gone: {error}", "head") from error
     finally:
         # Hanging up tells the head that this node is clean; srun may kill it after that.
         clean_up(settings.temp_dir, grace_s=3.0)
         link.close()
+
+
+class _Node:
+    """This node's Ray worker, and what is wrong with it."""
+
+    def __init__(self, settings: Settings, head: Dict[str, Any], cancelled: Callable[[], Optional[int]]) -> None:
+        self._settings = settings
+        self._cancelled = cancelled
+        self._ray: Optional[Component] = None
+        self._setup: Optional[str] = None
+        self._since: Dict[str, float] = {}
+        try:
+            self._ray = _start_ray(settings, head)
+        except (SetupError, OSError) as error:
+            self._setup = str(error)
+
+    def _lasted(self, what: str) -> float:
+        """Seconds since `what` was first asked about."""
+        return time.monotonic() - self._since.setdefault(what, time.monotonic())
+
+    def failure(self) -> Optional[Failure]:
+        """What the head must know, or None while all is well.
+
+        A signal to the whole job reaches Ray and this process at about the same time, and the head as well: it
+        is neither a failure of Ray nor one of this node alone before some time has passed.
+        """
+        node = self._settings.node
+        if self._setup is not None or self._ray is None:
+            return Failure("setup", node, str(self._setup), EXIT_CODES["setup"])
+        if self._cancelled() is not None:
+            if self._lasted("signal") > _CANCEL_GRACE_S:
+                return Failure("node", node, f"signal {self._cancelled()} on this node only", EXIT_CODES["node"])
+        elif self._ray.poll() is not None and self._lasted("death") > SIGNAL_S:
+            cause = f"the Ray worker ended with {self._ray.exit_code}"
+            return Failure("ray worker", node, cause, EXIT_CODES["ray worker"], find_evidence(self._ray.log))
+        return None
 
 
 def _start_ray(settings: Settings, head: Dict[str, Any]) -> Component:
@@ -74,45 +110,20 @@ def _start_ray(settings: Settings, head: Dict[str, Any]) -> Component:
     return Component("ray worker", command, settings.log("ray worker"), ray_env, settings.run_dir)
 
 
-def _serve(settings: Settings, link: Link, head: Dict[str, Any], cancelled: Callable[[], Optional[int]]) -> int:
-    """Run the Ray worker until the head ends the job, and report what fails first on this node."""
-    ray: Optional[Component] = None
-    failure: Optional[Failure] = None
-    try:
-        ray = _start_ray(settings, head)
-    except (SetupError, OSError) as error:
-        failure = Failure("setup", settings.node, str(error), EXIT_CODES["setup"])
+def _serve(link: Link, node: _Node) -> int:
+    """Keep the node until the head ends the job, and report what fails first."""
     reported: Optional[float] = None
-    signalled: Optional[float] = None
-    died: Optional[float] = None
     reaped = time.monotonic()
     while True:
-        for message in link.poll(0.2):
-            if message.get("type") == "end":
-                return 0
+        if any(message.get("type") == "end" for message in link.poll(0.2)):
+            return 0
         now = time.monotonic()
-        if ray is not None and ray.poll() is not None:
-            died = died or now
-        # A signal to the whole job may reach Ray before this process: it is no failure of Ray then.
-        if (
-            died is not None
-            and now - died > SIGNAL_S
-            and failure is None
-            and cancelled() is None
-            and ray is not None
-        ):
-            cause = f"the Ray worker ended with {ray.exit_code}"
-            code = EXIT_CODES["ray worker"]
-            failure = Failure("ray worker", settings.node, cause, code, find_evidence(ray.log))
-        elif cancelled() is not None and failure is None:
-            signalled = signalled or now
-            if now - signalled > _CANCEL_GRACE_S:
-                cause = f"signal {cancelled()} on this node only"
-                failure = Failure("node", settings.node, cause, EXIT_CODES["node"])
-        if failure is not None and reported is None:
-            reported = now
-            link.report(asdict(failure))
-        if reported is not None and now - reported > _HEAD_ENDS_S:
+        if reported is None:
+            failure = node.failure()
+            if failure is not None:
+                reported = now
+                link.report(asdict(failure))
+        elif now - reported > _HEAD_ENDS_S:
             raise ControlError(f"no end of the job {_HEAD_ENDS_S:.0f} s after this node's failure")
         if now - reaped > REAP_S:
             reaped = now
