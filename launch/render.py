@@ -93,10 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     findings: list[Finding] = []
     try:
         job = load_job(args.template, args.job, args.set)
-        findings = _of_the_real_job(job, Path.cwd()) if args.rehearse else []
+        project = Path.cwd()
+        findings = _of_the_real_job(job, project) if args.rehearse else []
         sample_data = args.rehearse and not {"train", "val"} & job.data.model_fields_set
         job = shrink(job) if args.rehearse else job
-        project = Path.cwd()
         findings += check_job(job, project, rehearse=args.rehearse, sample_data=sample_data)
         if any(finding.severity == "error" for finding in findings):
             _report(findings, [], None, as_json=args.json)

@@ -16,20 +16,17 @@ _OWN_OPTIONS = {
 _OWN_LETTERS = set("acDeGJnNot")
 
 
-def _time(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)  # Slurm reads a plain number as minutes
-    if isinstance(value, str) and not _TIME.fullmatch(value):
-        raise ValueError(f"{value!r} is not a Slurm time; write minutes, H:MM:SS, D-H or D-H:MM:SS")
-    return value
+def _written_as(pattern: re.Pattern[str], what: str) -> BeforeValidator:
+    """Accept text of a pattern; a plain number is text to Slurm, too (minutes, megabytes)."""
 
+    def check(value: object) -> object:
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if isinstance(value, str) and not pattern.fullmatch(value):
+            raise ValueError(f"{value!r} is not a Slurm {what}")
+        return value
 
-def _memory(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)  # Slurm reads a plain number as megabytes
-    if isinstance(value, str) and not _MEMORY.fullmatch(value):
-        raise ValueError(f"{value!r} is not a Slurm memory size; write 900G, 64000M or 0 for all of the node")
-    return value
+    return BeforeValidator(check)
 
 
 def _option(value: object) -> object:
@@ -40,14 +37,14 @@ def _option(value: object) -> object:
         raise ValueError(f"{value!r} is not one sbatch option; write it as --name=value, without spaces or quotes")
     name, letter = match[1], match[3]
     # Slurm completes abbreviations: --node is --nodes.
-    own = sorted(option for option in _OWN_OPTIONS if name and (option.startswith(name) or name == option))
+    own = sorted(option for option in _OWN_OPTIONS if name and option.startswith(name))
     if own or letter in _OWN_LETTERS:
         shown = f" (--{own[0]})" if own else ""
         raise ValueError(f"{value!r} is an option that the job sets itself{shown}; use the fields of cluster")
     return value
 
 
-SlurmTime = Annotated[str, BeforeValidator(_time)]
-SlurmMemory = Annotated[str, BeforeValidator(_memory)]
+SlurmTime = Annotated[str, _written_as(_TIME, "time; write minutes, H:MM:SS, D-H or D-H:MM:SS")]
+SlurmMemory = Annotated[str, _written_as(_MEMORY, "memory size; write 900G, 64000M or 0 for all of the node")]
 SlurmWord = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:,+@/-]{1,255}\z")]
 SbatchOption = Annotated[str, BeforeValidator(_option)]

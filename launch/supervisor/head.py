@@ -145,13 +145,14 @@ class Head:
             self._watch.let_root_cause_show()
             raise JobFailed(failure_of(trainer, self._settings.node, int(trainer.exit_code or 1)))
         self._watch.turn()  # a reward outage that verl survived to its end is still one
+        steps = self._steps_done()
         saved = latest_checkpoint(self._settings.checkpoint_dir)
-        if self._settings.expect_steps and not self._steps_done() and not saved:
+        if self._settings.expect_steps and not steps and not saved:
             cause = "ended with 0 without a training step or a checkpoint; is the data empty after filtering?"
             raise JobFailed(
                 Failure("trainer", self._settings.node, cause, EXIT_CODES["no step"], find_evidence(log))
             )
-        say(self._settings, f"trainer ended well; steps in its log: {self._steps_done()}")
+        say(self._settings, f"trainer ended well; steps in its log: {steps}")
 
     def _tell_steps(self, follower: LogFollower) -> None:
         for step in parse_steps(follower.lines()):
