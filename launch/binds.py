@@ -25,14 +25,15 @@ def _named_folders(job: Job, *, rehearse: bool, sample_data: bool) -> list[str]:
 def bind_mounts(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> list[str]:
     """Project, toolkit, what the job names outside of them, what links there point to, and `container.binds`.
 
-    A folder below another one of the list is left out.
+    A folder below another one of the list is left out; the order is the one above, wherever the folders lie.
     """
     named = _named_folders(job, rehearse=rehearse, sample_data=sample_data)
     folders = [project, TOOLKIT, *(Path(os.path.normpath(project / name)) for name in named)]
     # A link is followed inside the container, where its target must be, too.
     folders += [folder.resolve() for folder in folders]
-    kept: list[Path] = []
-    for folder in sorted(set(folders), key=lambda path: len(path.parts)):
-        if not any(folder.is_relative_to(other) for other in kept):
-            kept.append(folder)
-    return [*sorted(map(str, kept)), *job.container.binds]
+    kept = [
+        folder
+        for folder in dict.fromkeys(folders)
+        if not any(folder != other and folder.is_relative_to(other) for other in folders)
+    ]
+    return [*map(str, kept), *job.container.binds]
