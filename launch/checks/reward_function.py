@@ -20,8 +20,8 @@ def check_reward_function(job: Job, project: Path) -> Iterator[Finding]:
     path, name = project / str(job.reward.function), job.reward.function_name
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
-    except (SyntaxError, ValueError) as error:
-        yield error("reward-function", f"reward.function: {path} is not Python: {error}", "correct the file")
+    except (SyntaxError, ValueError) as broken:
+        yield error("reward-function", f"reward.function: {path} is not Python: {broken}", "correct the file")
         return
     found = [
         node
