@@ -1,5 +1,6 @@
 """Which GPUs do what: the reward server, the rollout pool, the training pool."""
 
+import math
 from dataclasses import dataclass
 
 from launch.config import Job
@@ -9,7 +10,8 @@ from launch.config import Job
 class Layout:
     """GPU counts of a job. In sync mode rollout and training share one pool and the rollout fields are 0.
 
-    `ray_gpus_head` and `ray_gpus_other` are what Ray may hand out on the head node and on each other node.
+    `ray_gpus_head` and `ray_gpus_other` are what Ray may hand out on the head node and on each other node;
+    `idle_gpus` is what no part uses, on all nodes together.
     """
 
     reward_gpus: int
@@ -19,6 +21,7 @@ class Layout:
     train_gpus: int
     ray_gpus_head: int
     ray_gpus_other: int
+    idle_gpus: int = 0
 
     @property
     def train_world(self) -> int:
@@ -26,22 +29,58 @@ class Layout:
         return self.train_nodes * self.train_gpus
 
 
+def model_parallel(job: Job) -> int:
+    """GPUs that hold one copy of the actor."""
+    if job.actor.strategy != "megatron":
+        return 1
+    return job.actor.tensor_parallel * job.actor.pipeline_parallel * job.actor.context_parallel
+
+
+def _training_gpus(job: Job, nodes: int, free: int) -> int:
+    """GPUs of the training pool on each of `nodes`, of `free`: the most that copies of the model and the batch
+    divide by. Where none does, all of them: the rules then say what does not divide."""
+    if job.actor.gpus_per_node is not None:
+        return job.actor.gpus_per_node
+    sequences = math.gcd(job.data.train_batch_size, job.actor.mini_batch_size) * job.rollout.n
+    size = model_parallel(job)
+    micro = 1 if job.actor.dynamic_batch else job.actor.micro_batch_size_per_gpu
+    engine = job.rollout.tensor_parallel if job.engine.mode == "sync" else 1
+    for gpus in range(free, 0, -1):
+        copies = nodes * gpus // size
+        if nodes * gpus % size == 0 and gpus % engine == 0 and sequences % (copies * micro) == 0:
+            return gpus
+    return free
+
+
+def _rollout_share(job: Job, free: int) -> int:
+    """GPUs of the rollout pool where it shares one node with the training pool: half, and whole engines."""
+    size, engine = model_parallel(job), job.rollout.tensor_parallel
+    training = -(-(free - free // 2) // size) * size
+    return max((free - training) // engine * engine, 0) or free // 2
+
+
 def plan_layout(job: Job) -> Layout:
     """Place the pools on the allocation.
 
     verl gives each pool the same number of GPUs on each of its nodes (`trainer.n_gpus_per_node`), and in
     one_step_off mode the two pools do not overlap (verl 0.9.1, experimental/separation/utils.py). With one
-    node both pools share it; with several the rollout pool takes `rollout.nodes` of them.
+    node both pools share it; with several the rollout pool takes `rollout.nodes` of them, the head first.
     """
     nodes, gpus = job.cluster.nodes, job.cluster.gpus_per_node
     reward = job.reward.gpus if job.reward.kind == "server" else 0
     head = gpus - reward
+    free = head + gpus * (nodes - 1)
     if job.engine.mode == "sync":
         # One pool, equal on all nodes: a reward GPU on the head costs one on every node.
-        return Layout(reward, 0, 0, nodes, head, head, gpus)
+        train = _training_gpus(job, nodes, head)
+        return Layout(reward, 0, 0, nodes, train, head, gpus, free - nodes * train)
     if nodes == 1:
-        train = head - job.rollout.gpus_per_node
-        return Layout(reward, 1, job.rollout.gpus_per_node, 1, train, head, gpus)
-    return Layout(
-        reward, job.rollout.nodes, job.rollout.gpus_per_node, nodes - job.rollout.nodes, gpus, head, gpus
-    )
+        rollout = _rollout_share(job, head) if job.rollout.gpus_per_node is None else job.rollout.gpus_per_node
+        train = _training_gpus(job, 1, head - rollout)
+        return Layout(reward, 1, rollout, 1, train, head, gpus, free - rollout - train)
+    rollout_nodes = job.rollout.nodes or nodes // 2
+    rollout = head if job.rollout.gpus_per_node is None else job.rollout.gpus_per_node
+    train_nodes = nodes - rollout_nodes
+    train = _training_gpus(job, train_nodes, gpus)
+    idle = free - rollout_nodes * rollout - train_nodes * train
+    return Layout(reward, rollout_nodes, rollout, train_nodes, train, head, gpus, idle)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from launch.checks import check_job
 from launch.config import Job, JobError, load_job
-from launch.config.job import TEMPLATES
+from launch.config.templates import TEMPLATES
 from launch.finding import Finding
 from launch.rehearse import rehearse as shrink
 from launch.script import RenderRequest, edited_by_hand, render_script

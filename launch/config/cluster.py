@@ -15,6 +15,9 @@ class Cluster(Section):
     nodes: int = Field(2, ge=1, le=4096, description="nodes of the allocation; the first is the head")
     gpus_per_node: int = Field(8, ge=1, le=64, description="GPUs asked for on each node")
     gpu: SlurmWord | None = Field(None, description="GPU type as Slurm names it, e.g. h200; null: any")
+    gpu_memory_gb: float | None = Field(
+        None, gt=0, description="memory of one GPU in GiB, for the estimate; null: known from the GPU type"
+    )
     cpus_per_node: int | None = Field(None, ge=1, description="CPUs on each node; null: the site's default")
     mem: SlurmMemory | None = Field(None, description="memory of each node as Slurm writes it, e.g. 900G; 0: all")
     partition: SlurmWord | None = Field(None, description="#SBATCH --partition")
@@ -36,8 +39,16 @@ class Container(Section):
     runtime: Literal["auto", "apptainer", "singularity"] = Field(
         "auto", description="container program; auto: apptainer if it is there, else singularity"
     )
+    cuda: str | None = Field(
+        None,
+        pattern=r"^[0-9]{1,2}\.[0-9]{1,2}\z",
+        description="CUDA version in the image, e.g. 12.9; null: not known",
+    )
     binds: list[Text] = Field([], description="more bind mounts: SRC[:DEST[:ro]]")
     env: dict[str, str] = Field({}, description="environment variables set for every part of the job")
+    env_file: Text | None = Field(
+        None, description="file of NAME=VALUE lines, mode 0600, read when the job starts: the place of tokens"
+    )
 
     @field_validator("env")
     @classmethod

@@ -2,17 +2,15 @@
 
 import hashlib
 import json
-from typing import Literal
 
 from pydantic import Field
 
+from launch.config.algorithm import Algorithm
 from launch.config.base import Section
 from launch.config.cluster import Cluster, Container
 from launch.config.services import Checkpoint, Logging, Rehearsal, Reward
-from launch.config.training import Actor, Algorithm, Data, Engine, Model, Rollout
-
-Template = Literal["grpo"]
-TEMPLATES: tuple[Template, ...] = ("grpo",)
+from launch.config.templates import Template
+from launch.config.training import Actor, Critic, Data, Engine, Model, Rollout
 
 
 class Job(Section):
@@ -27,6 +25,7 @@ class Job(Section):
     engine: Engine = Engine()
     rollout: Rollout = Rollout()
     actor: Actor = Actor()
+    critic: Critic = Critic()
     model: Model = Model()
     data: Data = Data()
     reward: Reward = Reward()
@@ -40,6 +39,11 @@ class Job(Section):
     def output_dir(self) -> str:
         """Folder of checkpoints and run directories, a relative one below the project."""
         return self.checkpoint.dir or f"outputs/{self.name}"
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether verl loads the reference model (verl/trainer/ppo/utils.py, need_reference_policy)."""
+        return self.algorithm.use_kl_loss or self.algorithm.use_kl_in_reward
 
     def hash(self) -> str:
         """Twelve hex digits that change when any value of the job changes."""

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from launch.config.job import Job
+from launch.config.templates import Template, template_defaults
 
 
 class JobError(ValueError):
@@ -129,7 +130,18 @@ def _explain(error: ValidationError) -> list[str]:
     return lines
 
 
-def load_job(template: str, path: Path | None = None, assignments: Iterable[str] = ()) -> Job:
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`, section by section."""
+    merged = dict(below)
+    for name, value in above.items():
+        under = merged.get(name)
+        if isinstance(under, dict) and value is None:  # a section with nothing in it
+            continue
+        merged[name] = _over(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def load_job(template: Template, path: Path | None = None, assignments: Iterable[str] = ()) -> Job:
     """Build the job of `template` from its defaults, a YAML file, and --set assignments, in this order.
 
     Raises:
@@ -147,6 +159,7 @@ def load_job(template: str, path: Path | None = None, assignments: Iterable[str]
         except JobError as error:
             problems += error.problems
     data = {name: {} if value is None else value for name, value in data.items()}
+    data = _over(template_defaults(template), data)
     try:
         job = Job.model_validate(data)
     except ValidationError as error:

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from launch.config.base import Section, Text
+from launch.config.base import Section, Text, becomes
 from launch.config.slurm_types import SlurmTime
 
 
@@ -42,7 +42,15 @@ class Checkpoint(Section):
     """Where and how often the trainer saves, and what happens to the last checkpoint."""
 
     dir: Text | None = Field(None, description="folder of checkpoints and runs; null: outputs/NAME")
-    every: int = Field(25, ge=1, description="steps between checkpoints: trainer.save_freq")
+    every: int = Field(
+        25, ge=1, description="steps between checkpoints", json_schema_extra=becomes("trainer.save_freq")
+    )
+    keep: int | None = Field(
+        None,
+        ge=1,
+        description="checkpoints of the actor that stay; null: all",
+        json_schema_extra=becomes("trainer.max_actor_ckpt_to_keep"),
+    )
     merge: bool = Field(True, description="turn the last checkpoint into a Hugging Face model at the end")
 
 
@@ -50,9 +58,11 @@ class Logging(Section):
     """verl's loggers."""
 
     loggers: list[Literal["console", "wandb", "tensorboard", "file"]] = Field(
-        ["console"], min_length=1, description="trainer.logger"
+        ["console"], min_length=1, description="where metrics go", json_schema_extra=becomes("trainer.logger")
     )
-    project: Text = Field("verl", description="trainer.project_name")
+    project: Text = Field(
+        "verl", description="project of the logger", json_schema_extra=becomes("trainer.project_name")
+    )
     experiment: Text | None = Field(None, description="trainer.experiment_name; null: the job's name")
 
 

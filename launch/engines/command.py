@@ -1,7 +1,8 @@
-"""The trainer's command line: entry module, configuration, and the overrides that the versions share.
+"""The trainer's command line: entry module, configuration, and the overrides.
 
-Keys were read off the configuration of the wheels (verl/trainer/config, 0.6.1 and 0.9.1); the tests compose
-every command with the installed version's own configuration.
+Most overrides are fields of the job that carry their key (`launch.config.base.becomes`); here is what is computed
+from several fields, `versions` has what differs between the versions of verl. Keys were read off the configuration
+of the wheels (verl/trainer/config, 0.6.1, 0.8.0, 0.9.1), with which the tests compose every command.
 """
 
 from dataclasses import dataclass
@@ -9,10 +10,15 @@ from pathlib import Path
 
 from launch.config import Job
 from launch.engines import versions
+from launch.engines.fields import marked_values
 from launch.engines.hydra_text import Resolved, Value, override
 from launch.engines.inputs import Inputs, inputs_of
 from launch.layout import Layout, plan_layout
 from launch.rehearsal.overrides import cpu_overrides
+
+_ACTOR = "actor_rollout_ref.actor"
+_REF = "actor_rollout_ref.ref"
+_ROLLOUT = "actor_rollout_ref.rollout"
 
 
 @dataclass(frozen=True)
@@ -29,42 +35,59 @@ class TrainerCommand:
         return ["-m", self.module, f"--config-name={self.config_name}", *self.overrides]
 
 
-def _data(job: Job, inputs: Inputs) -> dict[str, Value]:
+def _of_the_job(job: Job) -> dict[str, Value]:
+    """Marked fields, without those of parts that this job does not have."""
+    absent = [] if job.actor.strategy == "megatron" else [f"{_ACTOR}.megatron."]
+    if job.algorithm.estimator != "gae":
+        absent += ["critic.", "trainer.critic_warmup"]
+    return {key: value for key, value in marked_values(job).items() if not key.startswith(tuple(absent))}
+
+
+def _data(inputs: Inputs) -> dict[str, Value]:
     return {
         "data.train_files": inputs.train_files,
         "data.val_files": inputs.val_files,
-        "data.train_batch_size": job.data.train_batch_size,
-        "data.max_prompt_length": job.data.max_prompt_length,
-        "data.max_response_length": job.data.max_response_length,
         "data.filter_overlong_prompts": True,
         "data.truncation": "error",
         "data.return_raw_chat": True,
     }
 
 
-def _algorithm(job: Job) -> dict[str, Value]:
-    actor = "actor_rollout_ref.actor"
-    return {
-        "algorithm.adv_estimator": job.algorithm.estimator,
-        "algorithm.use_kl_in_reward": False,
-        f"{actor}.use_kl_loss": job.algorithm.use_kl_loss,
-        f"{actor}.kl_loss_coef": job.algorithm.kl_loss_coef,
-        f"{actor}.kl_loss_type": job.algorithm.kl_loss_type,
-        f"{actor}.entropy_coeff": job.algorithm.entropy_coeff,
-    }
-
-
-def _actor(job: Job, inputs: Inputs) -> dict[str, Value]:
-    actor = "actor_rollout_ref.actor"
+def _models(job: Job, inputs: Inputs) -> dict[str, Value]:
     micro = job.actor.micro_batch_size_per_gpu
-    return {
+    values: dict[str, Value] = {
         "actor_rollout_ref.model.path": inputs.policy,
-        f"{actor}.strategy": job.actor.strategy,
-        f"{actor}.optim.lr": job.actor.lr,
-        f"{actor}.ppo_mini_batch_size": job.actor.mini_batch_size,
-        f"{actor}.ppo_micro_batch_size_per_gpu": micro,
-        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": micro,
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": micro,
+        f"{_REF}.log_prob_micro_batch_size_per_gpu": micro,
+        f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": micro,
+        f"{_ROLLOUT}.mode": "async",
+    }
+    if job.actor.recompute is not None:
+        values |= _recompute(job.actor.recompute, megatron=job.actor.strategy == "megatron")
+    if job.rollout.fp8:
+        values[f"{_ROLLOUT}.quantization"] = "fp8"
+    if job.algorithm.estimator == "gae":
+        values |= {
+            # Without a path of its own verl would look for the one that its own configuration names.
+            "critic.model.path": inputs.critic,
+            "critic.strategy": job.actor.strategy,
+            "critic.ppo_micro_batch_size_per_gpu": job.critic.micro_batch_size_per_gpu or micro,
+        }
+    elif job.actor.strategy == "fsdp2":
+        values["critic.strategy"] = "fsdp2"
+    return values
+
+
+def _recompute(on: bool, *, megatron: bool) -> dict[str, Value]:
+    if not megatron:
+        return {"actor_rollout_ref.model.enable_gradient_checkpointing": on}
+    transformer = f"{_ACTOR}.megatron.override_transformer_config"
+    if not on:
+        return {f"{transformer}.recompute_granularity": None}
+    # megatron-core 0.16 TransformerConfig: `full` needs a method and a number of layers.
+    return {
+        f"{transformer}.recompute_granularity": "full",
+        f"{transformer}.recompute_method": "uniform",
+        f"{transformer}.recompute_num_layers": 1,
     }
 
 
@@ -74,7 +97,7 @@ def _rehearsed_checkpoint(job: Job, inputs: Inputs) -> dict[str, Value]:
         return {}
     return {
         f"actor_rollout_ref.{role}.megatron.{key}": value
-        for role in (("actor", "ref") if job.algorithm.use_kl_loss else ("actor",))
+        for role in (("actor", "ref") if job.needs_reference else ("actor",))
         for key, value in (
             ("use_dist_checkpointing", True),
             ("dist_checkpointing_path", inputs.policy_mcore),
@@ -82,38 +105,16 @@ def _rehearsed_checkpoint(job: Job, inputs: Inputs) -> dict[str, Value]:
     }
 
 
-def _rollout(job: Job) -> dict[str, Value]:
-    rollout = "actor_rollout_ref.rollout"
-    values: dict[str, Value] = {
-        f"{rollout}.name": job.rollout.engine,
-        f"{rollout}.mode": "async",
-        f"{rollout}.n": job.rollout.n,
-        f"{rollout}.tensor_model_parallel_size": job.rollout.tensor_parallel,
-        f"{rollout}.gpu_memory_utilization": job.rollout.gpu_memory_utilization,
-        f"{rollout}.temperature": job.rollout.temperature,
-        f"{rollout}.top_p": job.rollout.top_p,
-    }
-    if job.rollout.fp8:
-        values[f"{rollout}.quantization"] = "fp8"
-    return values
-
-
 def _trainer(job: Job, layout: Layout, inputs: Inputs) -> dict[str, Value]:
     return {
         "trainer.nnodes": layout.train_nodes,
         "trainer.n_gpus_per_node": layout.train_gpus,
-        "trainer.logger": list(job.logging.loggers),
-        "trainer.project_name": job.logging.project,
         "trainer.experiment_name": job.logging.experiment or job.name,
         "trainer.default_local_dir": inputs.checkpoints,
         # Hydra would make ./outputs/DATE/TIME in the run directory.
         "hydra.run.dir": Resolved("${oc.env:RUN_DIR}/hydra"),
         "trainer.resume_mode": "auto",
-        "trainer.save_freq": job.checkpoint.every,
-        "trainer.test_freq": job.algorithm.test_every,
         "trainer.val_before_train": False,
-        "trainer.total_epochs": job.algorithm.epochs,
-        "trainer.total_training_steps": job.algorithm.total_steps,
     }
 
 
@@ -132,18 +133,15 @@ def trainer_command(job: Job, project: Path, *, rehearse: bool, sample_data: boo
     inputs = inputs_of(job, project, rehearse=rehearse, sample_data=sample_data)
     version = versions.VERSIONS[job.engine.verl]
     values: dict[str, Value] = {
-        **_algorithm(job),
-        **_data(job, inputs),
-        **_actor(job, inputs),
-        **version.parallel(job),
-        **_rollout(job),
-        **version.pools(job, layout),
-        **version.reward(inputs),
+        **_of_the_job(job),
+        **_data(inputs),
+        **_models(job, inputs),
+        **version.values(job, layout, inputs),
         **_trainer(job, layout, inputs),
     }
     if rehearse:
         values |= _rehearsed_checkpoint(job, inputs)
-    lines = [*version.preamble(job), *(override(key, value) for key, value in values.items())]
+    lines = [*version.preamble(job), *(override(key, value) for key, value in sorted(values.items()))]
     if rehearse:
         one_step_off = job.engine.mode == "one_step_off"
         lines = _merged(

@@ -14,6 +14,7 @@ class Inputs:
 
     policy: Value
     policy_mcore: Value
+    critic: Value
     train_files: Value
     val_files: Value
     reward_function: Value
@@ -41,9 +42,11 @@ def inputs_of(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
     if rehearse and sample_data:
         train = [_in_run_dir("rehearsal/data/train.parquet")]
         val = [_in_run_dir("rehearsal/data/test.parquet")]
+    policy: Value = _in_run_dir("rehearsal/policy") if rehearse else str(project / job.model.path)
     return Inputs(
-        policy=_in_run_dir("rehearsal/policy") if rehearse else str(project / job.model.path),
+        policy=policy,
         policy_mcore=_in_run_dir("rehearsal/policy_mcore") if rehearse else None,
+        critic=policy if rehearse or job.critic.path is None else str(project / job.critic.path),
         train_files=train,
         val_files=val,
         reward_function=function,

@@ -10,6 +10,14 @@ from launch.layout import Layout
 
 _ACTOR = "actor_rollout_ref.actor"
 _REF = "actor_rollout_ref.ref"
+_SIZES = (
+    ("tensor_model_parallel_size", "tensor_parallel"),
+    ("pipeline_model_parallel_size", "pipeline_parallel"),
+    ("context_parallel_size", "context_parallel"),
+    ("expert_model_parallel_size", "expert_parallel"),
+    ("expert_tensor_parallel_size", "expert_tensor_parallel"),
+    ("sequence_parallel", "sequence_parallel"),
+)
 
 
 @dataclass(frozen=True)
@@ -18,23 +26,17 @@ class Version:
 
     entry: Callable[[Job], tuple[str, str]]
     preamble: Callable[[Job], list[str]]
-    pools: Callable[[Job, Layout], dict[str, Value]]
-    parallel: Callable[[Job], dict[str, Value]]
-    reward: Callable[[Inputs], dict[str, Value]]
+    values: Callable[[Job, Layout, Inputs], dict[str, Value]]
 
 
 def _megatron_sizes(job: Job, role: str) -> dict[str, Value]:
-    return {
-        f"{role}.megatron.tensor_model_parallel_size": job.actor.tensor_parallel,
-        f"{role}.megatron.pipeline_model_parallel_size": job.actor.pipeline_parallel,
-        f"{role}.megatron.context_parallel_size": job.actor.context_parallel,
-        f"{role}.megatron.expert_model_parallel_size": job.actor.expert_parallel,
-    }
+    """The actor's parallel sizes for another model that trains on its GPUs."""
+    values = {f"{role}.megatron.{key}": getattr(job.actor, field) for key, field in _SIZES}
+    return {key: value for key, value in values.items() if value is not None}
 
 
-def _offload(job: Job) -> dict[str, Value]:
-    section = "megatron" if job.actor.strategy == "megatron" else "fsdp_config"
-    return {f"{_ACTOR}.{section}.{kind}_offload": kind in job.actor.offload for kind in ("param", "optimizer")}
+def _offload(kinds: list[str], section: str) -> dict[str, Value]:
+    return {f"{section}.{kind}_offload": kind in kinds for kind in ("param", "optimizer")}
 
 
 def _fp8(job: Job) -> dict[str, Value]:
@@ -48,63 +50,97 @@ def _fp8(job: Job) -> dict[str, Value]:
     }
 
 
-def _parallel_091(job: Job) -> dict[str, Value]:
+def _training(job: Job, *, ref_of_its_own: bool, critic_fsdp: str) -> dict[str, Value]:
+    """Offload, FP8, sizes of reference and critic; `critic_fsdp` is where the critic's FSDP part is."""
+    critic = job.algorithm.estimator == "gae"
     if job.actor.strategy == "fsdp2":
-        return {"critic.strategy": "fsdp2", **_offload(job)}
-    # The reference model takes its sizes from the actor (0.9.1, config/ref/megatron_ref.yaml).
-    return {**_megatron_sizes(job, _ACTOR), **_offload(job), **_fp8(job)}
+        values = _offload([*job.actor.offload], f"{_ACTOR}.fsdp_config")
+        if job.actor.context_parallel > 1:
+            values[f"{_ACTOR}.ulysses_sequence_parallel_size"] = job.actor.context_parallel
+        return values | (_offload([*job.critic.offload], critic_fsdp) if critic else {})
+    values = _offload([*job.actor.offload], f"{_ACTOR}.megatron") | _fp8(job)
+    if ref_of_its_own:
+        values |= _megatron_sizes(job, _REF)
+    if critic:
+        values |= _megatron_sizes(job, "critic") | _offload([*job.critic.offload], "critic.megatron")
+    return values
 
 
-def _parallel_061(job: Job) -> dict[str, Value]:
-    if job.actor.strategy == "fsdp2":
-        return {"critic.strategy": "fsdp2", **_offload(job)}
-    return {**_megatron_sizes(job, _ACTOR), **_megatron_sizes(job, _REF), **_offload(job), **_fp8(job)}
+def _overlong(job: Job, section: str) -> dict[str, Value]:
+    buffer = job.algorithm.overlong_buffer
+    if not buffer.enable:
+        return {}
+    return {
+        f"+{section}.reward_kwargs.overlong_buffer_cfg.enable": True,
+        f"+{section}.reward_kwargs.overlong_buffer_cfg.len": buffer.length,
+        f"+{section}.reward_kwargs.overlong_buffer_cfg.penalty_factor": buffer.penalty_factor,
+        f"+{section}.reward_kwargs.overlong_buffer_cfg.log": buffer.log,
+        f"+{section}.reward_kwargs.max_resp_len": job.data.max_response_length,
+    }
 
 
-def _entry_091(job: Job) -> tuple[str, str]:
-    megatron = job.actor.strategy == "megatron"
+def _config_name(job: Job, prefix: str = "") -> str:
+    return f"{prefix}ppo_megatron_trainer" if job.actor.strategy == "megatron" else f"{prefix}ppo_trainer"
+
+
+def _entry(job: Job) -> tuple[str, str]:
     if job.engine.mode == "one_step_off":
-        config = "one_step_off_ppo_megatron_trainer" if megatron else "one_step_off_ppo_trainer"
-        return "verl.experimental.one_step_off_policy.main_ppo", config
-    return "verl.trainer.main_ppo", "ppo_megatron_trainer" if megatron else "ppo_trainer"
+        return "verl.experimental.one_step_off_policy.main_ppo", _config_name(job, "one_step_off_")
+    return "verl.trainer.main_ppo", _config_name(job)
 
 
-def _entry_061(job: Job) -> tuple[str, str]:
-    config = "ppo_megatron_trainer" if job.actor.strategy == "megatron" else "ppo_trainer"
-    return "verl.trainer.main_ppo", config
-
-
-def _preamble_091(job: Job) -> list[str]:
+def _preamble(job: Job) -> list[str]:
     # Its own searchpath is relative to the current folder and breaks with an installed verl.
     return ["hydra.searchpath=[pkg://verl.trainer.config]"] if job.engine.mode == "one_step_off" else []
 
 
-def _pools_091(job: Job, layout: Layout) -> dict[str, Value]:
-    if job.engine.mode == "sync":
-        return {}
-    return {
-        "actor_rollout_ref.hybrid_engine": False,
-        "rollout.nnodes": layout.rollout_nodes,
-        "rollout.n_gpus_per_node": layout.rollout_gpus,
-    }
-
-
-def _reward_091(inputs: Inputs) -> dict[str, Value]:
-    # The top-level custom_reward_function of older scripts composes and is ignored here.
-    return {
+def _values_080(job: Job, layout: Layout, inputs: Inputs) -> dict[str, Value]:
+    values: dict[str, Value] = {
+        # The top-level custom_reward_function of older scripts composes and is ignored by one_step_off.
         "reward.custom_reward_function.path": inputs.reward_function,
         "reward.custom_reward_function.name": inputs.reward_function_name,
+        "reward.reward_manager.name": "dapo" if job.algorithm.overlong_buffer.enable else "naive",
+        **_overlong(job, "reward"),
+        # The reference model takes its sizes from the actor (0.8.0, config/ref/megatron_ref.yaml).
+        **_training(job, ref_of_its_own=False, critic_fsdp="critic.fsdp"),
     }
+    if job.engine.mode == "one_step_off":
+        values |= {
+            "actor_rollout_ref.hybrid_engine": False,
+            "rollout.nnodes": layout.rollout_nodes,
+            "rollout.n_gpus_per_node": layout.rollout_gpus,
+        }
+    return values
 
 
-def _reward_061(inputs: Inputs) -> dict[str, Value]:
+def _values_091(job: Job, layout: Layout, inputs: Inputs) -> dict[str, Value]:
+    values = _values_080(job, layout, inputs)
+    if job.engine.mode == "sync":
+        groups = job.algorithm.filter_groups
+        # The V1 trainer logs an exception of the reward function and goes on, and does not save before the time
+        # limit (verl/trainer/ppo/v1); dynamic sampling exists in it alone.
+        values["trainer.use_v1"] = groups.enable
+        if groups.enable:
+            values |= {
+                "algorithm.filter_groups.enable": True,
+                "algorithm.filter_groups.metric": groups.metric,
+                "algorithm.filter_groups.max_num_gen_batches": groups.max_num_gen_batches,
+            }
+    return values
+
+
+def _values_061(job: Job, layout: Layout, inputs: Inputs) -> dict[str, Value]:
     return {
         "custom_reward_function.path": inputs.reward_function,
         "custom_reward_function.name": inputs.reward_function_name,
+        "reward_model.reward_manager": "dapo" if job.algorithm.overlong_buffer.enable else "naive",
+        **_overlong(job, "reward_model"),
+        **_training(job, ref_of_its_own=True, critic_fsdp="critic.model.fsdp_config"),
     }
 
 
 VERSIONS: dict[str, Version] = {
-    "0.9.1": Version(_entry_091, _preamble_091, _pools_091, _parallel_091, _reward_091),
-    "0.6.1": Version(_entry_061, lambda job: [], lambda job, layout: {}, _parallel_061, _reward_061),
+    "0.9.1": Version(_entry, _preamble, _values_091),
+    "0.8.0": Version(_entry, _preamble, _values_080),
+    "0.6.1": Version(_entry, _preamble, _values_061),
 }

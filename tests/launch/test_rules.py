@@ -61,13 +61,19 @@ def test_a_rehearsal_is_small_and_legal(assignments, nodes, slots, tensor, pipel
     [
         ((), set()),
         (("engine.verl=0.6.1",), {"engine-mode"}),
-        (("cluster.nodes=1",), {"gpu-plan"}),
+        (("cluster.nodes=1",), set()),
+        (("cluster.nodes=1", "rollout.gpus_per_node=7"), {"gpu-plan"}),
         (("rollout.gpus_per_node=8",), {"gpu-plan"}),
         (("rollout.tensor_parallel=2",), {"rollout-tp"}),
-        (("actor.pipeline_parallel=3", "actor.tensor_parallel=1"), {"train-parallel"}),
+        (("actor.pipeline_parallel=3", "actor.gpus_per_node=8"), {"train-parallel"}),
         (("data.train_batch_size=64",), {"mini-batch"}),
         (("data.train_batch_size=256", "actor.mini_batch_size=100"), {"mini-batch"}),
-        (("data.train_batch_size=130", "actor.mini_batch_size=130", "rollout.n=1"), {"train-batch"}),
+        (
+            ("data.train_batch_size=130", "actor.mini_batch_size=130", "rollout.n=2", "actor.gpus_per_node=8"),
+            {"train-batch"},
+        ),
+        (("actor.mini_batch_size=1", "rollout.n=10"), {"mini-batch-split"}),
+        (("rollout.n=1",), {"group-size"}),
         (("overrides=['a b']",), {"override"}),
         (("overrides=['::trainer']",), {"override"}),
         *(
@@ -101,13 +107,13 @@ def test_rules(assignments, broken):
 
 def test_messages_carry_the_numbers():
     found = check_job(
-        job("data.train_batch_size=130", "actor.mini_batch_size=130", "rollout.n=1"),
+        job("data.train_batch_size=130", "actor.mini_batch_size=130", "rollout.n=2", "actor.gpus_per_node=8"),
         Path("/nonexistent"),
         rehearse=False,
         sample_data=False,
     )
-    assert "train_batch_size*n = 130*1 = 130 is not divisible" in found[0].message
-    assert found[0].remedy == "nearest products: 128, 144"
+    assert "train_batch_size*n = 130*2 = 260 is not divisible" in found[0].message
+    assert found[0].remedy == "nearest products: 256, 272"
 
 
 def test_default_paths_that_are_missing_warn_and_named_ones_fail(tmp_path: Path):
