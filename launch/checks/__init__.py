@@ -6,6 +6,7 @@ from launch.checks.batch import check_batch
 from launch.checks.capability import check_capability
 from launch.checks.files import check_binds, check_files
 from launch.checks.plan import check_gpus
+from launch.checks.precision import check_precision
 from launch.checks.reward_function import check_reward_function
 from launch.checks.text import check_text
 from launch.config import Job
@@ -18,6 +19,7 @@ def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
         *check_capability(job, rehearse=rehearse),
         *check_gpus(job),
         *check_batch(job),
+        *([] if rehearse else check_precision(job)),
         *check_text(job),
         *check_binds(job, project, rehearse=rehearse, sample_data=sample_data),
         *check_reward_function(job, project),

@@ -1,20 +1,141 @@
-"""What a version of verl, a GPU or a CUDA cannot do."""
+"""What a version of verl or a mode cannot do, and fields that have no effect in this job."""
 
 from collections.abc import Iterator
 
+from pydantic import BaseModel
+
 from launch.config import Job
-from launch.finding import Finding, error
+from launch.finding import Finding, error, warning
 
 
 def check_capability(job: Job, *, rehearse: bool) -> Iterator[Finding]:
-    """What a version of verl cannot do."""
+    """Combinations that verl refuses only once Ray is up, or takes and does something else with."""
+    yield from _mode(job)
+    yield from _dynamic_sampling(job)
+    if rehearse and job.engine.verl == "0.6.1" and job.rehearsal.rollout == "vllm":
+        yield error("rehearsal-rollout", "verl 0.6.1 has no vllm rehearsal on CPU", "set rehearsal.rollout=hf")
+    yield from _algorithm(job)
+    if not rehearse:  # shrinking sets fields, too
+        yield from _fsdp2(job)
+        yield from _ignored(job)
+
+
+def _mode(job: Job) -> Iterator[Finding]:
     if job.engine.verl == "0.6.1" and job.engine.mode == "one_step_off":
         yield error(
             "engine-mode",
             "verl 0.6.1 has no one_step_off trainer in its package, and its recipe has no Megatron with SGLang",
             "set engine.mode=sync, or engine.verl=0.9.1",
         )
-    if rehearse and job.engine.verl == "0.6.1" and job.rehearsal.rollout == "vllm":
-        yield error("rehearsal-rollout", "verl 0.6.1 has no vllm rehearsal on CPU", "set rehearsal.rollout=hf")
-    if job.rollout.fp8 and job.engine.verl == "0.6.1":
-        yield error("rollout-fp8", "verl 0.6.1 has no FP8 rollout", "set rollout.fp8=false")
+    if job.engine.mode == "one_step_off":
+        if job.rollout.free_cache:
+            yield error(
+                "free-cache",
+                "rollout.free_cache=true: one_step_off sends new weights while the engine runs, and cannot with a "
+                "freed cache (its own configuration: must be turned off)",
+                "remove rollout.free_cache",
+            )
+    noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+    if job.container.env.get(noset, "0") not in ("", "0"):
+        yield warning(
+            "noset-devices",
+            f"container.env.{noset}: every worker sees all GPUs of its node, and two pools can meet on one",
+            "remove it",
+        )
+
+
+def _dynamic_sampling(job: Job) -> Iterator[Finding]:
+    groups = job.algorithm.filter_groups
+    if not groups.enable:
+        return
+    if job.engine.mode == "one_step_off" or job.engine.verl != "0.9.1":
+        yield error(
+            "dynamic-sampling",
+            f"algorithm.filter_groups.enable: verl {job.engine.verl} {job.engine.mode} has no dynamic sampling; "
+            "it is in the V1 trainer of 0.9.1 alone (verl/trainer/ppo/v1/replay_buffer.py)",
+            "set algorithm.filter_groups.enable=false, or engine.mode=sync with engine.verl=0.9.1",
+        )
+        return
+    if groups.max_num_gen_batches <= 0:
+        yield warning(
+            "endless-sampling",
+            f"algorithm.filter_groups.max_num_gen_batches={groups.max_num_gen_batches} is no limit: where every "
+            "reward is the same, the first step never ends",
+            "set it to 10",
+        )
+    yield warning(
+        "reward-errors",
+        "the V1 trainer, which dynamic sampling needs, logs an exception of the reward function and goes on",
+        "watch reward_log/; an outage of the reward server ends the job all the same",
+    )
+
+
+def _named(section: BaseModel, *fields: str) -> list[str]:
+    return [field for field in fields if field in section.model_fields_set]
+
+
+def _fsdp2(job: Job) -> Iterator[Finding]:
+    if job.actor.strategy != "fsdp2":
+        return
+    sizes = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "expert_tensor_parallel")
+    for field in _named(job.actor, *sizes):
+        if (getattr(job.actor, field) or 1) > 1:
+            yield error(
+                "megatron-only",
+                f"actor.{field}={getattr(job.actor, field)} is a size of Megatron; fsdp2 would ignore it",
+                f"set actor.{field}=1 or actor.strategy=megatron",
+            )
+    if job.actor.fp8 is not None and _named(job.actor, "fp8"):
+        yield error(
+            "megatron-only",
+            f"actor.fp8={job.actor.fp8} is a recipe of Megatron with Transformer Engine; fsdp2 trains in bf16",
+            "set actor.fp8=null or actor.strategy=megatron",
+        )
+
+
+def _algorithm(job: Job) -> Iterator[Finding]:
+    algorithm, buffer = job.algorithm, job.algorithm.overlong_buffer
+    if buffer.enable and buffer.length > job.data.max_response_length:
+        yield error(
+            "overlong-buffer",
+            f"algorithm.overlong_buffer.length={buffer.length} is longer than "
+            f"data.max_response_length={job.data.max_response_length}",
+            f"set it to {max(job.data.max_response_length // 4, 1)}",
+        )
+    if algorithm.use_kl_loss and algorithm.use_kl_in_reward:
+        yield warning(
+            "kl-twice",
+            "algorithm.use_kl_loss and algorithm.use_kl_in_reward are both on: the KL counts twice",
+            "turn one of them off",
+        )
+    if job.rollout.temperature == 0 and job.rollout.n > 1:
+        yield error(
+            "greedy-group",
+            f"rollout.temperature=0 makes the {job.rollout.n} responses of a prompt alike: every advantage is 0",
+            "set rollout.temperature=1.0",
+        )
+
+
+def _ignored(job: Job) -> Iterator[Finding]:
+    """Fields that the user set and that do nothing in this job."""
+    algorithm = job.algorithm
+    if job.engine.mode == "sync":
+        for field in _named(job.rollout, "nodes", "gpus_per_node"):
+            yield warning(
+                "pool-ignored",
+                f"rollout.{field} has no effect: in sync mode rollout and training share the same GPUs",
+                "set actor.gpus_per_node for the shared pool, or engine.mode=one_step_off",
+            )
+    if algorithm.estimator != "gae" and job.critic.model_fields_set:
+        yield warning(
+            "critic-ignored",
+            f"critic.{sorted(job.critic.model_fields_set)[0]} has no effect: "
+            f"algorithm.estimator={algorithm.estimator} trains no critic",
+            "set algorithm.estimator=gae, or --template ppo",
+        )
+    if job.reward.kind == "function" and _named(job.reward, "model", "gpus"):
+        yield warning(
+            "reward-ignored",
+            "reward.model and reward.gpus have no effect with reward.kind=function: no server is started",
+            "remove them, or set reward.kind=server",
+        )
