@@ -17,6 +17,7 @@ if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from launch.supervisor.head import run_head
+from launch.supervisor.limits import low_limits, raise_open_files
 from launch.supervisor.node_folder import clean_up, make_temp_dir
 from launch.supervisor.processes import adopt_orphans
 from launch.supervisor.settings import Settings, UsageError, read_settings
@@ -49,6 +50,8 @@ def _failed_alone(settings: Settings, failure: Failure) -> int:
 
 def _supervise(settings: Settings) -> int:
     try:
+        for text in (*raise_open_files(), *low_limits(shared_memory=not settings.logical_gpus)):
+            print(f"[{settings.node}] warning: {text}", file=sys.stderr, flush=True)
         settings = settings.with_address()
         make_temp_dir(settings.temp_dir)
         return run_head(settings, _cancelled) if settings.rank == 0 else run_worker(settings, _cancelled)

@@ -5,6 +5,7 @@ is silent for SILENCE_S seconds, or whose connection breaks, is lost; a power cu
 the second.
 """
 
+import contextlib
 import hmac
 import json
 import selectors
@@ -158,6 +159,12 @@ class Hub:
             if now - wire.heard > SILENCE_S:
                 self._drop(sock, "said nothing")
         return events
+
+    def tell(self, message: Message) -> None:
+        """Send a message to every node; one that is gone is noticed by `poll`."""
+        for _, wire in list(self._members.values()):
+            with contextlib.suppress(OSError):
+                wire.send(message)
 
     def end(self, exit_code: int, limit_s: float) -> List[int]:
         """Tell every node that the job is over and wait until each has hung up. Returns the ranks that did not."""

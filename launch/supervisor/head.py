@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Dict, List, Optional, Union
 
 from launch.supervisor.control import Hub
-from launch.supervisor.environment import base_environment, device_environments, with_head
+from launch.supervisor.environment import (
+    base_environment,
+    device_environments,
+    make_caches,
+    with_direct,
+    with_head,
+)
 from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.ports import free_plan
 from launch.supervisor.processes import Component, stop
@@ -34,6 +40,8 @@ from launch.supervisor.watch import Cancelled, Watch, failure_of, say
 _RAY_START_S = 300.0
 _WORKERS_END_S = 15.0
 _STOP_S = 3.0
+# The trainer's overrides are in the script; in the log they would fill a page.
+_SHOWN_WORDS = 16
 
 
 class Head:
@@ -44,7 +52,8 @@ class Head:
         self._ports = free_plan(settings.job_number)
         self._reward_url = f"http://{settings.address}:{self._ports.reward}"
         base = base_environment(settings, os.environ)
-        self._env = with_head(base, settings.address, self._ports.gcs, self._reward_url)
+        make_caches(base)
+        self._env = with_head(base, settings, settings.address, self._ports.gcs, self._reward_url)
         ray_env, self._reward_env = device_environments(self._env, settings)
         # The head is what the address names; `ray start --head` would look for another one there.
         self._ray_env = {name: value for name, value in ray_env.items() if name != "RAY_ADDRESS"}
@@ -70,6 +79,8 @@ class Head:
         settings = self._settings
         self._write_manifest()
         say(settings, f"head at {settings.address} ({settings.interface}), {settings.nodes} nodes")
+        if settings.check:
+            self._run_to_end("check", settings.check)
         self._start("ray head", head_command(settings, self._ports), self._ray_env)
         self._watch.wait(lambda: _listens(settings.address, self._ports.gcs), _RAY_START_S, "ray head")
         self._publish()
@@ -121,6 +132,8 @@ class Head:
     def _join(self) -> None:
         settings, ray = self._settings, self._watch.ray_nodes
         self._watch.wait(lambda: len(self._hub.nodes) == settings.nodes - 1, settings.join_s, "nodes")
+        # Their addresses need not be what their names resolve to.
+        self._env = with_direct(self._env, (str(info["address"]) for info in self._hub.nodes.values()))
         self._start("ray watch", watch_command(), self._env)
         self._watch.wait(lambda: ray.alive == settings.nodes, settings.join_s, "nodes")
         if ray.gpus != settings.gpus_expected:
@@ -173,7 +186,8 @@ class Head:
             raise JobFailed(Failure(name, self._settings.node, cause, code)) from error
 
     def _run_to_end(self, name: str, command: List[str]) -> None:
-        say(self._settings, f"{name}: {shlex.join(command)}")
+        shown = command if len(command) <= _SHOWN_WORDS else [*command[:_SHOWN_WORDS], "..."]
+        say(self._settings, f"{name}: {shlex.join(shown)}")
         part = self._component(name, command, self._env)
         try:
             while part.poll() is None:

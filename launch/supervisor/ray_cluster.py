@@ -1,11 +1,13 @@
 """Command lines of Ray and what its cluster says of itself."""
 
 import json
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, Tuple
 
+from launch.supervisor.limits import node_object_store
 from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.ports import PortPlan
 from launch.supervisor.settings import Settings
@@ -30,8 +32,9 @@ def _resources(settings: Settings, ports: PortPlan) -> List[str]:
         "--disable-usage-stats",
         "--block",
     ]
-    if settings.object_store_bytes is not None:
-        words.append(f"--object-store-memory={settings.object_store_bytes}")
+    size = settings.object_store_bytes or node_object_store(os.environ)
+    if size is not None:
+        words.append(f"--object-store-memory={size}")
     return words
 
 

@@ -11,7 +11,7 @@ from launch.supervisor.addresses import choose, interfaces
 
 TOOLKIT = Path(__file__).resolve().parents[2]
 # Markers between the commands on the command line; render refuses a value that is equal to one.
-COMMANDS = ("::prepare", "::reward", "::trainer", "::merge")
+COMMANDS = ("::prepare", "::check", "::reward", "::trainer", "::merge")
 
 
 class UsageError(ValueError):
@@ -31,6 +31,9 @@ class Settings:
         expect_steps: the trainer tells its steps on the console, so that none means that none was done.
         logical_gpus: a rehearsal: GPUs are slots that Ray counts, no hardware.
         gpus_expected: what Ray must show for all nodes together before the trainer starts.
+        object_store_bytes: of Ray on this node; None: from the job's memory on the node.
+        env_file: variables of this file of mode 0600 go to every part.
+        check: run to its end before Ray starts; the job ends when it fails.
     """
 
     run_dir: Path
@@ -50,9 +53,12 @@ class Settings:
     gpus_expected: int
     ray_cpus: int
     object_store_bytes: Optional[int]
+    env_file: Optional[Path]
+    nodelist: str
     join_s: float
     ready_s: float
     prepare: List[List[str]]
+    check: List[str]
     reward: List[str]
     trainer: List[str]
     merge: List[str]
@@ -139,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--ray-cpus", type=_at_least(1), required=True, help="CPUs for Ray on each node")
     parser.add_argument("--object-store", type=int, metavar="BYTES", help="Ray's object store on each node")
+    parser.add_argument("--env-file", type=Path, metavar="FILE", help="NAME=VALUE lines for every part, mode 0600")
     parser.add_argument("--interface", help="network interface to use on every node")
     parser.add_argument("--join-timeout", type=float, default=300.0, metavar="S", help="for all nodes to join")
     parser.add_argument("--ready-timeout", type=float, default=900.0, metavar="S", help="for the reward server")
@@ -202,9 +209,12 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         gpus_expected=total,
         ray_cpus=args.ray_cpus,
         object_store_bytes=args.object_store,
+        env_file=args.env_file.absolute() if args.env_file else None,
+        nodelist=environ.get("SLURM_JOB_NODELIST", "") if in_slurm else "",
         join_s=args.join_timeout,
         ready_s=args.ready_timeout,
         prepare=commands["::prepare"],
+        check=(commands["::check"] or [[]])[0],
         reward=(commands["::reward"] or [[]])[0],
         trainer=commands["::trainer"][0],
         merge=(commands["::merge"] or [[]])[0],

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Union
 
 # The trainer's own exit code is the job's; other parts have these. docs: README, "Exit codes".
 EXIT_CODES: Dict[str, int] = {
+    "check": 19,
     "setup": 20,
     "nodes": 21,
     "ray head": 22,

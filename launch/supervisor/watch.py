@@ -22,6 +22,8 @@ from launch.supervisor.verdict import (
 _POLL_S = 0.2
 # A part that died takes the trainer with it; the part is the cause, and is noticed within this time.
 _ROOT_CAUSE_S = 4.0
+# A message to a node has at most 65536 bytes.
+_TOLD_NODES = 3000
 
 Cancelled = Callable[[], Optional[int]]
 
@@ -126,6 +128,9 @@ class Watch:
             raise self.failed("node", f"node lost: {event['why']}", node)
         if event["type"] == "hello":
             say(self._settings, f"{node} joined from {info['address']}")
+            if len(self._hub.nodes) == self._settings.nodes - 1:
+                addresses = [self._settings.address, *(n["address"] for n in self._hub.nodes.values())]
+                self._hub.tell({"type": "nodes", "addresses": addresses[:_TOLD_NODES]})
 
     def _see_reward_outage(self) -> None:
         """verl does not end for every exception of a reward function; the client's file says that it raised."""

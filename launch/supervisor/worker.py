@@ -4,10 +4,16 @@ import json
 import os
 import time
 from dataclasses import asdict
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from launch.supervisor.control import ControlError, Link
-from launch.supervisor.environment import base_environment, device_environments, with_head
+from launch.supervisor.environment import (
+    base_environment,
+    device_environments,
+    make_caches,
+    with_direct,
+    with_head,
+)
 from launch.supervisor.node_folder import clean_up
 from launch.supervisor.ports import free_plan
 from launch.supervisor.processes import REAP_S, SIGNAL_S, Component, reap_orphans
@@ -18,6 +24,8 @@ from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError
 # A cancelled job signals all nodes at once: the head's own word comes first.
 _CANCEL_GRACE_S = 5.0
 _HEAD_ENDS_S = 20.0
+# Ray starts here once all nodes are known, or without those that come late.
+_ADDRESSES_S = 20.0
 
 
 def _read_rendezvous(settings: Settings, cancelled: Callable[[], Optional[int]]) -> Dict[str, Any]:
@@ -73,13 +81,24 @@ class _Node:
     def __init__(self, settings: Settings, head: Dict[str, Any], cancelled: Callable[[], Optional[int]]) -> None:
         self._settings = settings
         self._cancelled = cancelled
+        self._head = head
         self._ray: Optional[Component] = None
         self._setup: Optional[str] = None
         self._since: Dict[str, float] = {}
-        try:
-            self._ray = _start_ray(settings, head)
-        except (SetupError, OSError) as error:
-            self._setup = str(error)
+
+    def turn(self, messages: List[Dict[str, Any]]) -> None:
+        """Start Ray when the head has told where all nodes are, or has not for some time."""
+        told = next((message for message in messages if message.get("type") == "nodes"), None)
+        if (
+            self._ray is None
+            and self._setup is None
+            and (told is not None or self._lasted("start") > _ADDRESSES_S)
+        ):
+            try:
+                addresses = [] if told is None else [str(address) for address in told["addresses"]]
+                self._ray = _start_ray(self._settings, self._head, addresses)
+            except (SetupError, OSError) as error:
+                self._setup = str(error)
 
     def _lasted(self, what: str) -> float:
         """Seconds since `what` was first asked about."""
@@ -92,19 +111,21 @@ class _Node:
         is neither a failure of Ray nor one of this node alone before some time has passed.
         """
         node = self._settings.node
-        if self._setup is not None or self._ray is None:
+        if self._setup is not None:
             return Failure("setup", node, str(self._setup), EXIT_CODES["setup"])
         if self._cancelled() is not None:
             if self._lasted("signal") > _CANCEL_GRACE_S:
                 return Failure("node", node, f"signal {self._cancelled()} on this node only", EXIT_CODES["node"])
-        elif self._ray.poll() is not None and self._lasted("death") > SIGNAL_S:
+        elif self._ray is not None and self._ray.poll() is not None and self._lasted("death") > SIGNAL_S:
             cause = f"the Ray worker ended with {self._ray.exit_code}"
             return Failure("ray worker", node, cause, EXIT_CODES["ray worker"], find_evidence(self._ray.log))
         return None
 
 
-def _start_ray(settings: Settings, head: Dict[str, Any]) -> Component:
-    env = with_head(base_environment(settings, os.environ), head["address"], head["gcs_port"], head["reward_url"])
+def _start_ray(settings: Settings, head: Dict[str, Any], nodes: List[str]) -> Component:
+    base = base_environment(settings, os.environ)
+    make_caches(base)
+    env = with_direct(with_head(base, settings, head["address"], head["gcs_port"], head["reward_url"]), nodes)
     ray_env, _ = device_environments(env, settings)
     command = worker_command(settings, free_plan(settings.job_number), f"{head['address']}:{head['gcs_port']}")
     return Component("ray worker", command, settings.log("ray worker"), ray_env, settings.run_dir)
@@ -115,8 +136,10 @@ def _serve(link: Link, node: _Node) -> int:
     reported: Optional[float] = None
     reaped = time.monotonic()
     while True:
-        if any(message.get("type") == "end" for message in link.poll(0.2)):
+        messages = link.poll(0.2)
+        if any(message.get("type") == "end" for message in messages):
             return 0
+        node.turn(messages)
         now = time.monotonic()
         if reported is None:
             failure = node.failure()

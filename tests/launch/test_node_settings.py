@@ -78,7 +78,8 @@ def test_environment_is_cleaned():
 
 
 def test_proxies_are_bypassed_without_losing_the_users_entries():
-    env = with_head({"no_proxy": "example.org,,", "NO_PROXY": "b"}, "10.0.0.5", 1, "http://10.0.0.5:2")
+    here = settings.read_settings([*ARGS, "::trainer", "t"], {})
+    env = with_head({"no_proxy": "example.org,,", "NO_PROXY": "b"}, here, "10.0.0.5", 1, "http://10.0.0.5:2")
     assert env["no_proxy"] == env["NO_PROXY"] == "example.org,b,localhost,127.0.0.1,10.0.0.5"
 
 
