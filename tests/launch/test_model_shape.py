@@ -4,44 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from model_folders import QWEN3_4B, QWEN3_30B_A3B
 
 from launch.model_shape import ShapeError, UnknownModelError, read_shape
 
-QWEN3_4B = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "attention_bias": False,
-    "head_dim": 128,
-    "hidden_size": 2560,
-    "intermediate_size": 9728,
-    "max_position_embeddings": 262144,
-    "model_type": "qwen3",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 36,
-    "num_key_value_heads": 8,
-    "rope_scaling": None,
-    "rope_theta": 5000000,
-    "tie_word_embeddings": True,
-    "vocab_size": 151936,
-}
-QWEN3_30B_A3B = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "attention_bias": False,
-    "decoder_sparse_step": 1,
-    "head_dim": 128,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "max_position_embeddings": 40960,
-    "mlp_only_layers": [],
-    "model_type": "qwen3_moe",
-    "moe_intermediate_size": 768,
-    "num_attention_heads": 32,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 48,
-    "num_key_value_heads": 4,
-    "tie_word_embeddings": False,
-    "vocab_size": 151936,
-}
 DENSE = {
     "vocab_size": 97,
     "hidden_size": 48,
