@@ -39,8 +39,8 @@ def model_parallel(job: Job) -> int:
 def _training_gpus(job: Job, nodes: int, free: int) -> int:
     """GPUs of the training pool on each of `nodes`, of `free`: the most that copies of the model and the batch
     divide by. Where none does, all of them: the rules then say what does not divide."""
-    if job.actor.gpus_per_node is not None:
-        return job.actor.gpus_per_node
+    if job.actor.gpus_per_node is not None or nodes < 1:
+        return job.actor.gpus_per_node or free
     sequences = math.gcd(job.data.train_batch_size, job.actor.mini_batch_size) * job.rollout.n
     size = model_parallel(job)
     micro = 1 if job.actor.dynamic_batch else job.actor.micro_batch_size_per_gpu

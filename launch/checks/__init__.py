@@ -17,7 +17,7 @@ def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
     """Every broken rule of a job (of the shrunk job, for a rehearsal), errors first."""
     findings = [
         *check_capability(job, rehearse=rehearse),
-        *check_gpus(job),
+        *check_gpus(job, rehearse=rehearse),
         *check_batch(job),
         *([] if rehearse else check_precision(job)),
         *check_text(job),

@@ -7,7 +7,7 @@ from launch.finding import Finding, error, warning
 from launch.layout import Layout, model_parallel, plan_layout
 
 
-def check_gpus(job: Job) -> Iterator[Finding]:
+def check_gpus(job: Job, *, rehearse: bool) -> Iterator[Finding]:
     """Reward, rollout and training each have their GPUs, and whole engines and whole models fit in the pools."""
     layout = plan_layout(job)
     too_large = [*_pools(job, layout)]
@@ -16,7 +16,7 @@ def check_gpus(job: Job) -> Iterator[Finding]:
         return
     yield from _engines(job, layout)
     yield from _models(job, layout)
-    if layout.idle_gpus:
+    if layout.idle_gpus and not rehearse:  # a rehearsal's GPUs are slots
         yield warning(
             "idle-gpus",
             f"{layout.idle_gpus} of {job.cluster.nodes}*{job.cluster.gpus_per_node} GPUs have nothing to do "

@@ -1,4 +1,4 @@
-"""Every ready job in jobs/ renders."""
+"""Every ready job in jobs/ renders, as itself and as a rehearsal."""
 
 from pathlib import Path
 
@@ -6,21 +6,57 @@ import pytest
 import yaml
 
 from launch.checks import check_job
-from launch.config import load_job
+from launch.config import Job, load_job
+from launch.layout import plan_layout
 from launch.rehearse import rehearse
 from launch.script import RenderRequest, render_script
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*.yaml"))
+# Models, images and data come from elsewhere.
+NOT_HERE = {"missing-file", "missing-image"}
 
 
-@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.name)
-def test_a_ready_job_renders(file: Path, tmp_path: Path):
-    job = rehearse(load_job(yaml.safe_load(file.read_text())["template"], file))
-    broken = {finding.id for finding in check_job(job, tmp_path, rehearse=True, sample_data=False)}
-    assert broken <= {"missing-file", "missing-image"}  # the data is made by another command
-    text = render_script(RenderRequest(job, tmp_path, "run.sh", rehearse=True))
+def ready(name: str) -> Job:
+    file = next(file for file in JOBS if file.name == name)
+    return load_job(yaml.safe_load(file.read_text())["template"], file)
+
+
+@pytest.mark.parametrize("name", [file.name for file in JOBS])
+def test_a_ready_job_renders(name: str, tmp_path: Path):
+    job = ready(name)
+    broken = {finding.id for finding in check_job(job, tmp_path, rehearse=False, sample_data=False)}
+    assert broken <= NOT_HERE | {"fp8-unknown", "idle-gpus", "wandb-login"}
+    text = render_script(RenderRequest(job, tmp_path, "run.sh"))
     assert f"#SBATCH --job-name={job.name}\n" in text
 
 
-def test_there_are_ready_jobs():
-    assert JOBS
+@pytest.mark.parametrize("name", [file.name for file in JOBS])
+def test_a_ready_job_can_be_rehearsed(name: str, tmp_path: Path):
+    job = rehearse(ready(name))
+    broken = {finding.id for finding in check_job(job, tmp_path, rehearse=True, sample_data=False)}
+    assert broken <= NOT_HERE
+    assert "launch.rehearsal.prepare" in render_script(RenderRequest(job, tmp_path, "run.sh", rehearse=True))
+
+
+def test_the_algorithms_are_there():
+    assert {ready(name).template for name in ("grpo.yaml", "ppo.yaml", "dapo.yaml")} == {"grpo", "ppo", "dapo"}
+    assert ready("ppo.yaml").algorithm.estimator == "gae"
+    dapo = ready("dapo.yaml").algorithm
+    assert (dapo.clip_ratio_low, dapo.clip_ratio_high, dapo.use_kl_loss) == (0.2, 0.28, False)
+    assert dapo.overlong_buffer.enable
+
+
+def test_a_mixture_of_experts_has_expert_parallelism_on_four_nodes():
+    job = ready("moe-30b-a3b.yaml")
+    assert (job.cluster.nodes, job.actor.expert_parallel) == (4, 8)
+    layout = plan_layout(job)
+    assert (layout.rollout_nodes, layout.rollout_gpus, layout.train_world) == (2, 7, 16)
+
+
+def test_the_seeds_job_uses_what_it_asks_for():
+    """Its script asked for 8 GPUs, trained on 4 of them and put the reward model beside the actor on the first."""
+    job = ready("seed-qwen3-4b.yaml")
+    assert (job.engine.verl, job.engine.mode) == ("0.6.1", "sync")
+    layout = plan_layout(job)
+    assert (job.cluster.gpus_per_node, layout.train_world, layout.reward_gpus, layout.idle_gpus) == (5, 4, 1, 0)
+    assert (job.data.train, job.data.val) == (["data/train.parquet"], ["data/test.parquet"])
