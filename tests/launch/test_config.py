@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.config import Job, JobError, load_job
+from launch.engines.fields import marked_fields
 
 
 def problems(*assignments: str) -> list[str]:
@@ -172,3 +173,41 @@ def test_every_field_is_documented():
     sections = {name: undocumented(section) for name, section in schema["$defs"].items()}
     assert all(section.get("description") for section in schema["$defs"].values())
     assert {name: fields for name, fields in sections.items() if fields} == {}
+
+
+@pytest.mark.parametrize(
+    ("template", "place", "value"),
+    [
+        ("ppo", "algorithm.estimator", "gae"),
+        ("ppo", "rollout.n", 1),
+        ("dapo", "algorithm.clip_ratio_high", 0.28),
+        ("dapo", "algorithm.overlong_buffer.enable", True),
+        ("dapo", "algorithm.use_kl_loss", False),
+        ("grpo", "algorithm.use_kl_loss", True),
+    ],
+)
+def test_a_template_sets_the_defaults_of_its_algorithm(tmp_path: Path, template: str, place: str, value: object):
+    def at(job: Job) -> object:
+        found: object = job
+        for name in place.split("."):
+            found = getattr(found, name)
+        return found
+
+    assert at(load_job(template)) == value
+    # What the job says is over it, and the rest of the section stays.
+    file = tmp_path / "job.yaml"
+    file.write_text("algorithm: {gamma: 0.9}\nrollout:\n")
+    assert at(load_job(template, file)) == value
+    other = {"gae": "rloo", 1: 4, 0.28: 0.3, True: False, False: True}[value]
+    assert (
+        at(load_job(template, None, [f"{place}={other if isinstance(other, str) else str(other).lower()}"]))
+        == other
+    )
+
+
+def test_fields_name_the_key_that_they_become():
+    pairs = dict(marked_fields())
+    assert pairs["rollout.n"] == "actor_rollout_ref.rollout.n"
+    assert len(set(pairs.values())) == len(pairs)
+    schema = Job.model_json_schema()
+    assert schema["$defs"]["Data"]["properties"]["train_batch_size"]["verl"] == "data.train_batch_size"

@@ -37,7 +37,8 @@ def test_a_default_job_fits_whatever_the_nodes(template: str, mode: str, nodes: 
 
 def test_three_nodes_in_one_pool_do_not_divide_the_default_batch():
     assert ids("cluster.nodes=3") == set()
-    assert ids("cluster.nodes=3", "engine.mode=sync") == {"train-batch"}
+    assert ids("cluster.nodes=3", "engine.mode=sync") == {"train-parallel"}
+    assert ids("cluster.nodes=3", "engine.mode=sync", "actor.gpus_per_node=4") == {"train-batch"}
 
 
 def test_one_node_of_eight_is_reward_1_rollout_3_training_4():

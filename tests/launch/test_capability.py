@@ -1,0 +1,179 @@
+"""What a version, a mode or a GPU cannot do is refused with a reason and a way out (C22, C23, C26)."""
+
+from pathlib import Path
+
+import pytest
+
+from launch.checks import check_job
+from launch.config import load_job
+from launch.finding import Finding
+
+
+def findings(*assignments: str, template: str = "grpo", rehearse: bool = False) -> dict[str, Finding]:
+    job = load_job(template, None, assignments)
+    found = check_job(job, Path("/nonexistent"), rehearse=rehearse, sample_data=False)
+    return {finding.id: finding for finding in found}
+
+
+def severity(id_: str, *assignments: str, template: str = "grpo") -> str | None:
+    found = findings(*assignments, template=template).get(id_)
+    return found.severity if found else None
+
+
+@pytest.mark.parametrize("strategy", ["megatron", "fsdp2"])
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_one_step_off_is_not_in_0_6_1(strategy: str, engine: str):
+    given = ("engine.verl=0.6.1", f"actor.strategy={strategy}", f"rollout.engine={engine}")
+    found = findings(*given)["engine-mode"]
+    assert found.severity == "error"
+    assert "engine.mode=sync" in found.remedy
+    assert "engine-mode" not in findings(*given, "engine.mode=sync")
+
+
+@pytest.mark.parametrize("verl", ["0.8.0", "0.9.1"])
+@pytest.mark.parametrize("mode", ["sync", "one_step_off"])
+def test_the_newer_versions_have_both_modes(verl: str, mode: str):
+    assert "engine-mode" not in findings(f"engine.verl={verl}", f"engine.mode={mode}")
+
+
+@pytest.mark.parametrize(
+    ("assignments", "refused"),
+    [
+        (("engine.mode=one_step_off",), True),
+        (("engine.mode=sync", "engine.verl=0.8.0"), True),
+        (("engine.mode=sync", "engine.verl=0.6.1"), True),
+        (("engine.mode=sync", "engine.verl=0.9.1"), False),
+    ],
+)
+def test_dynamic_sampling_is_in_the_v1_trainer_alone(assignments: tuple[str, ...], refused: bool):
+    on = "algorithm.filter_groups={enable: true}"
+    assert (severity("dynamic-sampling", *assignments, on, template="dapo") == "error") == refused
+    if not refused:
+        assert severity("reward-errors", *assignments, on, template="dapo") == "warning"
+
+
+HOPPER = ("cluster.gpu=h200", "container.cuda='12.9'")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "broken"),
+    [
+        ("h100", False), ("h200", False), ("nvidia_h100_80gb_hbm3", False), ("gh200", False), ("h20", False),
+        ("a100", True), ("a100-sxm4-80gb", True), ("v100", True), ("l40s", True), ("rtx4090", True),
+        ("b200", True), ("gb200", True),
+    ],
+)  # fmt: skip
+def test_c26_blockwise_fp8_needs_hopper(gpu: str, broken: bool):
+    found = findings(f"cluster.gpu={gpu}", "container.cuda='12.9'")
+    assert ("fp8-gpu" in found) == broken
+    assert "fp8-unknown" not in found
+    if broken:
+        assert "actor.fp8=null" in found["fp8-gpu"].remedy
+        assert "fp8-gpu" not in findings(f"cluster.gpu={gpu}", "actor.fp8=null")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "broken"), [("12.8", True), ("11.8", True), ("12.9", False), ("13.0", False), ("12.10", False)]
+)
+def test_c26_blockwise_fp8_needs_cuda_12_9(cuda: str, broken: bool):
+    assert ("fp8-cuda" in findings("cluster.gpu=h100", f"container.cuda='{cuda}'")) == broken
+
+
+@pytest.mark.parametrize(
+    ("assignments", "told"),
+    [
+        ((), "cluster.gpu and container.cuda"),
+        (("cluster.gpu=h100",), "container.cuda"),
+        (("container.cuda='12.9'",), "cluster.gpu"),
+        (("cluster.gpu=tpu_v5", "container.cuda='12.9'"), "cluster.gpu"),
+        (("actor.fp8=null",), None),
+        (("actor.strategy=fsdp2", "actor.fp8=null"), None),
+        (HOPPER, None),
+    ],
+)
+def test_what_is_not_known_is_told(assignments: tuple[str, ...], told: str | None):
+    found = findings(*assignments).get("fp8-unknown")
+    assert (found and found.severity) == (told and "warning")
+    if found and told:
+        assert found.remedy.startswith(f"set {told}, or")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "value", "broken"),
+    [("h100", "1", False), ("h100", "0", True), ("b200", "1", True), ("b200", "0", False), ("a100", "1", False)],
+)
+def test_c26_the_scale_flag_is_1_on_hopper_and_0_on_blackwell(gpu: str, value: str, broken: bool):
+    flag = f"container.env.NVTE_FP8_BLOCK_SCALING_FP32_SCALES='{value}'"
+    assert (severity("fp8-scales", f"cluster.gpu={gpu}", flag, "actor.fp8=null") == "error") == broken
+
+
+@pytest.mark.parametrize(
+    ("assignments", "wanted"),
+    [
+        (("engine.verl=0.6.1", "engine.mode=sync"), "error"),
+        (("cluster.gpu=a100",), "error"),
+        (("cluster.gpu=l40s",), None),
+        (("cluster.gpu=h100",), None),
+    ],
+)
+def test_an_fp8_rollout_needs_a_version_and_a_gpu(assignments: tuple[str, ...], wanted: str | None):
+    assert severity("rollout-fp8", "rollout.fp8=true", *assignments) == wanted
+
+
+def test_fp8_on_both_sides_with_sglang_is_told():
+    both = (*HOPPER, "rollout.fp8=true")
+    assert severity("fp8-end-to-end", *both) == "warning"
+    assert severity("fp8-end-to-end", *both, "rollout.engine=vllm") is None
+    assert severity("fp8-end-to-end", *both, "actor.fp8=null") is None
+
+
+def test_blockwise_fp8_of_the_0_6_1_image_is_told():
+    old = ("engine.verl=0.6.1", "engine.mode=sync", *HOPPER)
+    assert severity("fp8-version", *old) == "warning"
+    assert severity("fp8-version", *old, "actor.fp8=null") is None
+
+
+@pytest.mark.parametrize(
+    ("assignment", "id_", "wanted"),
+    [
+        ("actor.tensor_parallel=2", "megatron-only", "error"),
+        ("actor.expert_parallel=2", "megatron-only", "error"),
+        ("actor.fp8=blockwise", "megatron-only", "error"),
+        ("actor.pipeline_parallel=1", "megatron-only", None),
+        ("actor.context_parallel=2", "megatron-only", None),
+    ],
+)
+def test_sizes_of_megatron_do_not_vanish_with_fsdp2(assignment: str, id_: str, wanted: str | None):
+    assert severity(id_, "actor.strategy=fsdp2", assignment) == wanted
+
+
+@pytest.mark.parametrize(
+    ("assignments", "id_"),
+    [
+        (("engine.mode=sync", "rollout.gpus_per_node=4"), "pool-ignored"),
+        (("engine.mode=sync", "rollout.nodes=1"), "pool-ignored"),
+        (("critic.lr=1e-5",), "critic-ignored"),
+        (("reward={kind: function, function: f.py, gpus: 1}",), "reward-ignored"),
+        (("algorithm.use_kl_in_reward=true",), "kl-twice"),
+        (("container.env.RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES='1'",), "noset-devices"),
+    ],
+)
+def test_what_has_no_effect_is_told(assignments: tuple[str, ...], id_: str):
+    assert severity(id_, *assignments) == "warning"
+    assert id_ not in findings()
+
+
+def test_the_cache_stays_in_one_step_off():
+    assert severity("free-cache", "rollout.free_cache=true") == "error"
+    assert severity("free-cache", "rollout.free_cache=true", "engine.mode=sync") is None
+
+
+@pytest.mark.parametrize(("length", "broken"), [(4096, False), (4097, True), (1, False)])
+def test_the_overlong_buffer_is_within_the_response(length: int, broken: bool):
+    """verl's manager asserts it when the first reward is computed (reward_manager/dapo.py)."""
+    found = severity("overlong-buffer", f"algorithm.overlong_buffer.length={length}", template="dapo")
+    assert (found == "error") == broken
+
+
+def test_a_rehearsal_needs_no_gpu_of_any_kind():
+    assert not {id_ for id_ in findings("cluster.gpu=a100", rehearse=True) if id_.startswith("fp8")}
