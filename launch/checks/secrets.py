@@ -1,0 +1,171 @@
+"""Secrets do not stand in a script that everybody may read: neither by their name nor by their look or value."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+
+from launch.config import Job
+from launch.finding import Finding, error, warning
+from launch.supervisor.env_file import EnvFileError, read_env_file
+
+# Names in container.env: the value would be written down.
+SECRET_NAME = re.compile(
+    r"TOKEN(?!IZE)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY", re.IGNORECASE
+)
+# Names in the environment of the one who renders: wider, since only their values are looked for.
+_SECRET_VARIABLE = re.compile(r"KEY|TOKEN(?!IZE)|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
+_SHORTEST = 8
+_WANDB = "a W&B key"
+_TOKENS = (
+    ("a Hugging Face token", re.compile(r"\bhf_([A-Za-z0-9]{16,}|(?=[A-Za-z]*[0-9])[A-Za-z0-9]{10,})")),
+    (_WANDB, re.compile(r"\bwandb_v1_\w{16,}|(?<![0-9A-Za-z/_.-])[0-9a-f]{40}(?![0-9A-Za-z/_.-])")),
+    ("a GitHub token", re.compile(r"\bgh[opsur]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}")),
+    ("a GitLab token", re.compile(r"\bglpat-[A-Za-z0-9_-]{16,}")),
+    ("an API key", re.compile(r"\bsk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{12,}")),
+    ("an AWS key", re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b")),
+    ("a Slack token", re.compile(r"\bxox[abeprs]-[A-Za-z0-9-]{10,}")),
+    ("a Google key", re.compile(r"\bAIza[A-Za-z0-9_-]{35}")),
+    ("a JSON web token", re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}")),
+    ("a private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
+    ("a password in a URL", re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@]{4,}@")),
+)  # fmt: skip
+# A commit has 40 hex digits, too.
+_COMMIT_KEY = re.compile(r"(revision|commit|sha|hash|version)[\w.]*\s*[=:]", re.IGNORECASE)
+
+
+def _plain(text: str) -> str:
+    """`text` without what the quoting of bash and Hydra adds, so that a value is found inside a quoted word."""
+    return re.sub(r"['\"\\]", "", text)
+
+
+def _tells_nothing(value: str) -> bool:
+    """A value that is no secret whatever its name says: short, a path, a number."""
+    return (
+        len(value) < _SHORTEST
+        or value.startswith(("/", "~", "./", "../", "file:"))
+        or re.fullmatch(r"[0-9.,:x+-]+", value) is not None
+    )
+
+
+def _own_words(text: str) -> set[str]:
+    """Words that a script holds whoever renders it: of its template, of the job's fields, of verl's keys in it."""
+    template = resources.files("launch").joinpath("templates/job.sh.j2").read_text(encoding="utf-8")
+    fields = json.dumps(Job.model_json_schema(), ensure_ascii=False)
+    keys = " ".join(re.findall(r"^ *'?\+*([A-Za-z_][\w./@-]*)=", text, re.MULTILINE))
+    return set(re.findall(r"[\w-]+", f"{template} {fields} {keys}"))
+
+
+def secrets_in(text: str, environ: Mapping[str, str]) -> list[Finding]:
+    """One error for each variable of `environ` that looks secret and whose value stands in the script `text`.
+
+    The message names the variable and never holds the value. A value of several lines (a key file) is found by any
+    of its long lines. Short values, paths, numbers and words that every script holds are no secrets.
+    """
+    written = _plain(text)
+    words: set[str] = set()
+    findings = []
+    for name, value in environ.items():
+        if not _SECRET_VARIABLE.search(name):
+            continue
+        lines = [line.strip() for line in value.splitlines()]
+        parts = [value.strip()] if len(lines) <= 1 else [line for line in lines if not line.startswith("-----")]
+        found = {part for part in parts if not _tells_nothing(part) and _plain(part) in written}
+        if found:
+            words = words or _own_words(text)
+        if found - words:
+            findings.append(
+                error(
+                    "secret",
+                    f"the value of the variable {name} of this shell stands in the script, for all to read",
+                    "take it out of the job: a job inherits the variables of the shell that submits it, or reads "
+                    "container.env_file",
+                )
+            )
+    return findings
+
+
+def _texts(value: object, place: str) -> Iterator[tuple[str, str]]:
+    """(field, text) of every text in a dumped job."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _texts(item, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{place}[{index}]")
+
+
+def looks_secret(text: str) -> bool:
+    """Whether a text must not be shown in a message."""
+    return any(pattern.search(text) for _, pattern in _TOKENS)
+
+
+def check_secrets(job: Job) -> Iterator[Finding]:
+    """Names and texts of a job that look like secrets. The messages never hold the text."""
+    for name, value in job.container.env.items():
+        a_path = re.search(r"_(FILE|PATH|DIR)$", name, re.IGNORECASE) and value.startswith("/")
+        if SECRET_NAME.search(name) and not a_path:
+            yield error(
+                "secret",
+                f"container.env.{name} would stand in the script for all to read",
+                f"export {name} in the shell that submits, or write it into container.env_file",
+            )
+    for field, text in _texts(job.model_dump(mode="json"), ""):
+        for what, pattern in _TOKENS:
+            match = pattern.search(text)
+            if match is None or (what == _WANDB and _COMMIT_KEY.search(f"{field}={text[: match.start()]}=")):
+                continue
+            yield error(
+                "secret",
+                f"{field} holds what looks like {what}, which would stand in the script for all to read",
+                "take it out and renew it; the job inherits the variables of the shell that submits it, or reads "
+                "container.env_file",
+            )
+            break
+
+
+def check_env_file(job: Job, project: Path) -> Iterator[Finding]:
+    """container.env_file is there, private, and plain NAME=VALUE lines."""
+    if job.container.env_file is None:
+        return
+    path = project / job.container.env_file
+    try:
+        variables = read_env_file(path)
+    except EnvFileError as broken:
+        yield error("env-file", str(broken), "write NAME=VALUE lines into a file of your own with mode 0600")
+        return
+    for name, value in variables.items():
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+            yield warning(
+                "env-file",
+                f"container.env_file: the value of {name} in {path} starts and ends with a quote, which is kept",
+                "leave the quotes out: the file is not read by a shell",
+            )
+        elif value != value.strip():
+            yield warning(
+                "env-file",
+                f"container.env_file: the value of {name} in {path} starts or ends with a space, which is kept",
+                "leave the space out",
+            )
+
+
+def check_wandb(job: Job, project: Path, environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    """W&B needs a key where the job runs; without one it asks, and nobody answers."""
+    environ = os.environ if environ is None else environ
+    if "wandb" not in job.logging.loggers or job.container.env_file is not None:
+        return
+    settings = {**environ, **job.container.env}
+    if settings.get("WANDB_API_KEY") or settings.get("WANDB_MODE") in ("offline", "disabled", "dryrun"):
+        return
+    netrc = Path(environ.get("NETRC") or Path(environ.get("HOME", "/nonexistent")) / ".netrc")
+    if not netrc.is_file():
+        yield warning(
+            "wandb-login",
+            f"logging.loggers holds wandb, but this shell has no WANDB_API_KEY and there is neither a "
+            f"container.env_file nor {netrc}",
+            "export WANDB_API_KEY, set container.env_file, or set container.env.WANDB_MODE=offline",
+        )

@@ -1,0 +1,272 @@
+"""What Slurm and Ray make of the allocation that a job asks for."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from launch.config import Job
+from launch.finding import Finding, error, warning
+from launch.layout import plan_layout
+
+# CPUs that verl asks of Ray. For each GPU of a pool: max_colocate_count of single_controller/ray/base.py
+# (ResourcePoolManager, 3; 1 in 0.6.1 trainer/ppo/ray_trainer.py) and of workers/rollout/replica.py (2, separate pool).
+# For the driver: @ray.remote(num_cpus=...) of the task runner, experimental/one_step_off_policy/main_ppo.py and
+# trainer/main_ppo.py. Same in 0.8.0 and 0.9.1.
+_POOL_CPUS = {"0.6.1": 1}
+_POOL_CPUS_NEW = 3
+_ROLLOUT_CPUS = 2
+_RUNNER_CPUS = {"one_step_off": 10, "sync": 1}
+# Ray itself, the reward and the agent-loop workers.
+_LEAST_CPUS = 4
+
+_GIB = 2**30
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_YEAR_S = 365 * 24 * 3600
+# srun and the container need the environment of the shell that submits.
+_NO_EXPORT = re.compile(r"--export(-file)?=(NONE|NIL|/.*|[0-9]+)$", re.IGNORECASE)
+_INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
+
+
+def memory_bytes(text: str) -> int:
+    """Bytes of a memory size as Slurm writes it; without a unit it is in MiB, and 0 is all of the node."""
+    unit = text[-1] if text[-1] in _UNITS else "M"
+    return int(text.rstrip("KMGT")) * _UNITS[unit]
+
+
+def time_seconds(text: str) -> int:
+    """Seconds of a Slurm time: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S. 0 is no limit."""
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = (parts + [0, 0])[:3]
+        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if len(parts) == 1:
+        return parts[0] * 60
+    if len(parts) == 2:
+        return parts[0] * 60 + parts[1]
+    return (parts[0] * 60 + parts[1]) * 60 + parts[2]
+
+
+def cpus_needed(job: Job) -> tuple[int, int]:
+    """(CPUs that one node must have at least, CPUs of the fullest node with the driver on it), as verl asks of Ray."""
+    layout = plan_layout(job)
+    each = _POOL_CPUS.get(job.engine.verl, _POOL_CPUS_NEW)
+    train, rollout = each * max(layout.train_gpus, 0), _ROLLOUT_CPUS * layout.rollout_gpus
+    both = job.engine.mode == "one_step_off" and job.cluster.nodes == 1
+    pools = train + rollout if both else max(train, rollout)
+    return max(pools, _LEAST_CPUS), max(pools + _RUNNER_CPUS[job.engine.mode], _LEAST_CPUS)
+
+
+def check_slurm(job: Job, project: Path | None = None, *, rehearse: bool = False) -> Iterator[Finding]:
+    """What Slurm would refuse after a while in the queue, or do otherwise than meant.
+
+    Args:
+        project: folder that relative paths start from, to look at the model's size.
+        rehearse: a rehearsal asks for no GPU and gives Ray its own number of CPUs.
+    """
+    yield from _check_gpu(job)
+    yield from _check_time("cluster.time", job.cluster.time)
+    if rehearse:
+        yield from _check_time("rehearsal.time", job.rehearsal.time)
+    else:
+        yield from _check_cpus(job)
+        yield from _check_memory(job, project)
+    yield from _check_options(job)
+    yield from _check_interface(job)
+
+
+def _check_gpu(job: Job) -> Iterator[Finding]:
+    gpu = job.cluster.gpu
+    if gpu is None:
+        return
+    match = re.fullmatch(r"(?:gres/|gres:)?(?:gpu:)?(?:([A-Za-z][\w.-]*):)?([0-9]+)?", gpu)
+    kind, count = (match[1], match[2]) if match else (None, None)
+    if match and gpu == "gpu":
+        kind, count = None, None
+    elif re.fullmatch(r"[A-Za-z0-9][\w.-]*", gpu) and not gpu.isdigit():
+        return
+    fields = f"cluster.gpu={kind}" if kind else "cluster.gpu=null (any), or a type as h100"
+    fields += f" and cluster.gpus_per_node={count}" if count else ""
+    yield error(
+        "gpu-type",
+        f"cluster.gpu={gpu!r} is not the name of a GPU type: it would become --gpus-per-node={gpu}:"
+        f"{job.cluster.gpus_per_node}",
+        f"set {fields}; `sinfo -o %G` shows the types",
+    )
+
+
+def _check_time(field: str, text: str) -> Iterator[Finding]:
+    seconds = time_seconds(text)
+    if seconds == 0:
+        yield warning(
+            "time-limit", f"{field}={text} asks Slurm for no time limit, which most sites refuse", "give the hours"
+        )
+    elif seconds > _YEAR_S:
+        yield error(
+            "time-limit",
+            f"{field}={text} is {seconds / 86400:.0f} days; Slurm takes at most the partition's limit",
+            "write HH:MM:SS, or D-HH:MM:SS with days before the dash",
+        )
+    elif "-" not in text and text.count(":") < 2 and seconds <= 72 * 60:
+        meant = text.partition(":")[0]
+        yield warning(
+            "time-limit",
+            f"{field}={text} is {seconds / 60:g} minutes: Slurm reads a number as minutes, and M:S before H:M",
+            f"for hours write {meant}:00:00",
+        )
+
+
+def _check_cpus(job: Job) -> Iterator[Finding]:
+    cpus = job.cluster.cpus_per_node
+    least, with_driver = cpus_needed(job)
+    what = f"verl {job.engine.verl} in {job.engine.mode} mode asks Ray for {with_driver} CPUs on the fullest node"
+    if cpus is None:
+        return
+    remedy = f"set cluster.cpus_per_node={with_driver} or more; with fewer verl waits for ever without a word"
+    single = job.cluster.nodes == 1
+    if cpus < least or cpus < _RUNNER_CPUS[job.engine.mode] or (single and cpus < with_driver):
+        yield error("cpus", f"cluster.cpus_per_node={cpus}, but {what}", remedy)
+    elif cpus < with_driver:
+        yield warning("cpus", f"cluster.cpus_per_node={cpus}, but {what} if the driver lands there", remedy)
+
+
+def _model_bytes(job: Job, project: Path | None) -> int:
+    if project is None:
+        return 0
+    folder = project / job.model.path
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
+
+
+def _check_memory(job: Job, project: Path | None) -> Iterator[Finding]:
+    text = job.cluster.mem
+    if text is None:
+        return
+    size = memory_bytes(text)
+    if size == 0:
+        if job.cluster.gpus_per_node < 8 and not any("exclusive" in option for option in job.cluster.extra_sbatch):
+            yield warning(
+                "memory",
+                f"cluster.mem={text} asks for all memory of the node beside {job.cluster.gpus_per_node} GPUs",
+                "other jobs then cannot use the node's other GPUs; say how much, or add --exclusive",
+            )
+        return
+    if text[-1].isdigit() and size < 32 * _GIB:
+        yield warning(
+            "memory",
+            f"cluster.mem={text} is {text} MB: Slurm reads a number without a unit as MB",
+            f"write {text}G",
+        )
+        return
+    weights = _model_bytes(job, project)
+    # The trainer loads the weights on the host, and what is offloaded stays there: master weights and two moments.
+    factor = 2 + (6 if "optimizer" in job.actor.offload else 0)
+    floor = max(8 * _GIB * job.cluster.gpus_per_node, 32 * _GIB)
+    if size < floor:
+        yield warning(
+            "memory",
+            f"cluster.mem={text} is {size / _GIB:.0f} GiB for {job.cluster.gpus_per_node} GPUs; Ray, the trainers and "
+            f"the engines of a node take {floor / _GIB:.0f} GiB and more",
+            f"ask for {floor // _GIB}G or more",
+        )
+    elif weights and size < factor * weights / max(plan_layout(job).train_nodes, 1):
+        needed = factor * weights / max(plan_layout(job).train_nodes, 1)
+        yield warning(
+            "memory",
+            f"cluster.mem={text} is {size / _GIB:.0f} GiB, but the model's weights are {weights / _GIB:.0f} GiB and "
+            f"what is loaded and offloaded takes about {factor} times that over all nodes: {needed / _GIB:.0f} GiB",
+            f"ask for {int(needed / _GIB) + 1}G or more",
+        )
+
+
+def _check_options(job: Job) -> Iterator[Finding]:
+    options = job.cluster.extra_sbatch
+    names = [option.partition("=")[0] if option.startswith("--") else option[:2] for option in options]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        if name not in ("--licenses", "-L", "--gres"):
+            yield warning(
+                "sbatch-options", f"cluster.extra_sbatch holds {name} twice; the last one counts", "keep one"
+            )
+    for option, name in zip(options, names, strict=True):
+        yield from _check_option(job, option, name)
+
+
+def _check_option(job: Job, option: str, name: str) -> Iterator[Finding]:
+    value = option.partition("=")[2] if option.startswith("--") else option[2:]
+    cluster, place = job.cluster, f"cluster.extra_sbatch: {option}"
+    if (
+        name in ("--gres", "--gpu-bind", "--gpu-freq", "--tres-per-task")
+        and "gpu" in value.split(":")[0].split("/")[-1]
+    ):
+        yield error(
+            "sbatch-options",
+            f"{place} beside --gpus-per-node={cluster.gpus_per_node}, which the script sets itself",
+            "use cluster.gpu and cluster.gpus_per_node",
+        )
+    elif name in ("--partition", "-p", "--account", "-A", "--qos", "-q"):
+        long = {"-p": "partition", "-A": "account", "-q": "qos"}.get(name, name.lstrip("-"))
+        field = f"cluster.{long}"
+        if getattr(cluster, long) is not None:
+            yield error(
+                "sbatch-options", f"{place} contradicts {field}={getattr(cluster, long)}", f"use {field} alone"
+            )
+    elif name == "--exclusive" and cluster.cpus_per_node is not None:
+        yield warning(
+            "sbatch-options",
+            f"{place} gives the job all CPUs of a node, and cluster.cpus_per_node={cluster.cpus_per_node} leaves the "
+            f"others unused",
+            "set cluster.cpus_per_node=null, or to the CPUs of a node",
+        )
+    elif _NO_EXPORT.fullmatch(option):
+        yield error(
+            "sbatch-options",
+            f"{place} takes PATH, the modules and the tokens of your shell away from the job",
+            "leave it out; name what the job needs in container.env or container.env_file",
+        )
+    elif name in ("--mem-per-cpu", "--mem-per-gpu"):
+        beside = f"cluster.mem={cluster.mem}" if cluster.mem is not None else "what srun gets from --mem"
+        severity = error if cluster.mem is not None else warning
+        yield severity(
+            "sbatch-options", f"{place} contradicts {beside}: Slurm takes one of them", "use cluster.mem"
+        )
+    elif name in ("--nodelist", "-w"):
+        yield from _check_nodelist(job, place, value)
+    elif name in ("--overcommit", "-O", "--oversubscribe", "-s", "--spread-job", "--use-min-nodes"):
+        yield warning(
+            "sbatch-options",
+            f"{place} changes which CPUs or nodes the job gets; Ray counts on its own",
+            "leave it out",
+        )
+    elif name == "--requeue":
+        yield warning(
+            "sbatch-options",
+            f"{place} starts the job again by itself after a node failure and uses node hours unasked",
+            "leave it out to decide yourself; the job goes on from its last checkpoint either way",
+        )
+    elif name in ("--cpu-bind", "--mem-bind", "--hint", "--threads-per-core", "--core-spec", "-S"):
+        yield warning("sbatch-options", f"{place} can leave Ray fewer CPUs than it is told", "leave it out")
+
+
+def _check_nodelist(job: Job, place: str, value: str) -> Iterator[Finding]:
+    from launch.supervisor.nodelist import expand
+
+    if "/" in value:
+        return  # a file of names
+    names = expand(value)
+    if len(set(names)) > job.cluster.nodes:
+        yield error(
+            "sbatch-options",
+            f"{place} names {len(set(names))} nodes, but cluster.nodes={job.cluster.nodes}; Slurm would give all of them",
+            f"name {job.cluster.nodes}, or set cluster.nodes={len(set(names))}",
+        )
+
+
+def _check_interface(job: Job) -> Iterator[Finding]:
+    name = job.cluster.network_interface
+    if name is None or _INTERFACE.fullmatch(name):
+        return
+    yield error(
+        "network-interface",
+        f"cluster.network_interface={name!r} is not one name of an interface; Gloo takes one literal name, without the "
+        f"lists, prefixes and '^' of NCCL",
+        "name one, as `ip -4 addr` shows it on a compute node, or null: found by itself",
+    )
