@@ -7,7 +7,7 @@ from __future__ import annotations
 
 ACTORS = ("megatron", "fsdp2")
 ROLLOUTS = ("hf", "vllm")
-VERSIONS = ("0.6.1", "0.9.1")
+VERSIONS = ("0.6.1", "0.8.0", "0.9.1")
 
 
 def _check(verl: str, actor: str, rollout: str) -> None:
@@ -23,19 +23,22 @@ def _check(verl: str, actor: str, rollout: str) -> None:
     ):
         if value not in known:
             raise ValueError(f"{name}={value}: the rehearsal on CPU knows {', '.join(known)}")
-    if verl == "0.6.1" and rollout == "vllm":
-        raise ValueError("rollout=vllm: with verl 0.6.1 the rehearsal generates with rollout=hf only")
+    if verl != "0.9.1" and rollout == "vllm":
+        raise ValueError(f"rollout=vllm: with verl {verl} the rehearsal generates with rollout=hf only")
 
 
-def cpu_overrides(verl: str, actor: str, rollout: str, *, one_step_off: bool | None = None) -> list[str]:
+def cpu_overrides(
+    verl: str, actor: str, rollout: str, *, one_step_off: bool | None = None, critic: bool = False
+) -> list[str]:
     """Hydra overrides of a CPU run.
 
     Args:
-        verl: "0.9.1" or "0.6.1".
+        verl: "0.9.1", "0.8.0" or "0.6.1".
         actor: "megatron" or "fsdp2".
         rollout: "hf" or "vllm".
         one_step_off: Whether the trainer is one_step_off_policy (weights travel to a rollout elsewhere) and
-            not main_ppo (the rollout is colocated). Default: as the version's rehearsal, 0.9.1 yes, 0.6.1 no.
+            not main_ppo (the rollout is colocated). Default: where the version has it, so 0.6.1 no.
+        critic: Whether a critic trains beside the actor, with the actor's strategy (algorithm.adv_estimator=gae).
 
     Raises:
         ValueError: There is no CPU backend for this combination.
@@ -61,15 +64,18 @@ def cpu_overrides(verl: str, actor: str, rollout: str, *, one_step_off: bool | N
         if one_step_off:
             # The default, nccl, needs GPUs.
             overrides.append("actor_rollout_ref.rollout.checkpoint_engine.backend=ray_object_store")
+    trained = ["actor_rollout_ref.actor", "critic"] if critic else ["actor_rollout_ref.actor"]
     if actor == "fsdp2":
-        overrides += [
-            # Padding removal in transformers models goes through flash-attention.
-            "actor_rollout_ref.model.use_remove_padding=False",
-            "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
-        ]
+        for role in trained:
+            model = f"{role.removesuffix('.actor')}.model"
+            overrides += [
+                # Padding removal in transformers models goes through flash-attention.
+                f"{model}.use_remove_padding=False",
+                f"+{model}.override_config.attn_implementation=sdpa",
+            ]
     elif verl != "0.6.1":
-        # The default is Megatron-Bridge, which imports Transformer Engine; mbridge is plain torch.
-        overrides.append("actor_rollout_ref.actor.megatron.vanilla_mbridge=True")
+        # 0.9.1 takes Megatron-Bridge, which imports Transformer Engine; mbridge is plain torch.
+        overrides += [f"{role}.megatron.vanilla_mbridge=True" for role in trained]
     overrides += _vllm_overrides() if rollout == "vllm" else ["actor_rollout_ref.rollout.load_format=auto"]
     return overrides
 
@@ -121,7 +127,7 @@ def cpu_environment(verl: str, actor: str, rollout: str) -> dict[str, str]:
         # Without it Ray prints a FutureWarning in every actor without a GPU.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
-    if verl != "0.6.1":
+    if verl == "0.9.1":
         # Select the platform that the backend registers.
         environment["VERL_PLATFORM"] = "cpu"
     if actor == "megatron":

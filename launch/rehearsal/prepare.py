@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from launch.rehearsal.overrides import ACTORS, ROLLOUTS, VERSIONS, cpu_environment
@@ -129,7 +130,8 @@ def prepare(
     if actor == "megatron":
         _make(
             out / "policy_mcore",
-            {**recipe, "verl": verl},
+            # verl 0.8.0 and 0.9.1 on the same packages share it.
+            {**recipe, "megatron_core": version("megatron-core")},
             lambda part: _build_mcore(out / "policy", part, verl, rollout),
         )
 

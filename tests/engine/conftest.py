@@ -14,6 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside: verl_runs.py
 from verl_runs import ROOT, Stack
 
+from launch.rehearsal.overlay import make_overlay
+
 
 def interpreter(variable: str, default: str, target: str) -> str:
     """The Python of an environment beside this one; a missing one fails the test with the remedy."""
@@ -36,6 +38,13 @@ def prepared(python: str, verl: str, rollout: str, out: Path) -> Stack:
 def stack091(tmp_path_factory: pytest.TempPathFactory) -> Stack:
     """verl 0.9.1: the environment that runs the tests."""
     return prepared(sys.executable, "0.9.1", "hf", tmp_path_factory.mktemp("models-0.9.1"))
+
+
+@pytest.fixture(scope="session")
+def stack080(stack091: Stack, tmp_path_factory: pytest.TempPathFactory) -> Stack:
+    """verl 0.8.0 on the packages of the environment that runs the tests, and the models of 0.9.1."""
+    python = make_overlay("0.8.0", tmp_path_factory.mktemp("verl-0.8.0") / "overlay")
+    return Stack(str(python), "0.8.0", stack091.models)
 
 
 @pytest.fixture(scope="session")

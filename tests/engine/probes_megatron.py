@@ -39,6 +39,15 @@ def local_layer_spec():
         assert layer.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."] == "mlp.linear_fc1.layer_norm_"
 
 
+def value_head_alone():
+    import verl.models.mcore.model_initializer  # noqa: F401
+    from verl.models.llama.megatron.layers.parallel_linear import LinearForLastLayer
+
+    head = LinearForLastLayer(input_size=32, output_size=1, config=_transformer_config())
+    values, _ = head(torch.ones(3, 32))
+    assert values.shape == (3, 1)
+
+
 def packed_attention():
     from megatron.core.packed_seq_params import PackedSeqParams
     from megatron.core.transformer.dot_product_attention import DotProductAttention

@@ -68,6 +68,17 @@ def sdpa_for_flash_attention():
     assert model.config._attn_implementation == "sdpa"
 
 
+def unpad_without_flash_attention():
+    from verl.utils.attention_utils import pad_input, unpad_input
+
+    hidden = torch.arange(12.0).reshape(2, 3, 2)
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    packed, indices, lengths, *_ = unpad_input(hidden, mask)
+    assert packed.shape == (5, 2)
+    assert lengths.tolist() == [0, 2, 5]
+    assert torch.equal(pad_input(packed, indices, 2, 3), hidden * mask.unsqueeze(-1))
+
+
 def gloo_backend_name():
     from verl.utils.device import get_nccl_backend
 

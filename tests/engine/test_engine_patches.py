@@ -29,22 +29,19 @@ COMMON = [
     "packed_attention",
     "optimizer_state_before_resume",
     "mbridge_local_names",
+    "sdpa_for_flash_attention",
 ]
-ONLY_09 = [
-    "cpu_platform",
+FROM_08 = [
     "engines_on_cpu",
     "hf_server_adapter",
     "hf_replica",
     "ray_object_store_engine",
     "mbridge_save_after_dist_load",
 ]
-ONLY_06 = [
-    "gloo_backend_name",
-    "cpu_index_devices",
-    "sdpa_for_flash_attention",
-    "hf_sync_rollout",
-    "weight_converter_local_names",
-]
+ONLY_09 = ["cpu_platform"]
+UNTIL_08 = ["gloo_backend_name", "cpu_index_devices"]
+ONLY_08 = ["unpad_without_flash_attention"]
+ONLY_06 = ["hf_sync_rollout", "weight_converter_local_names", "value_head_alone"]
 VLLM = ["keep_linear_weights", "vllm_version_of_cpu_build", "pause_without_waiting"]
 PARITY = "megatron_equals_hugging_face"
 
@@ -70,21 +67,33 @@ def probe(stack: Stack, rollout: str, names: list[str]) -> dict[str, str | None]
 
 @pytest.fixture(scope="module")
 def answers091(stack091):
-    return probe(stack091, "hf", [*COMMON, *ONLY_09, PARITY])
+    return probe(stack091, "hf", [*COMMON, *FROM_08, *ONLY_09, PARITY])
+
+
+@pytest.fixture(scope="module")
+def answers080(stack080):
+    return probe(stack080, "hf", [*UNTIL_08, *FROM_08, *ONLY_08])
 
 
 @pytest.fixture(scope="module")
 def answers061(stack061):
-    return probe(stack061, "hf", [*COMMON, *ONLY_06, PARITY])
+    return probe(stack061, "hf", [*COMMON, *UNTIL_08, *ONLY_06, PARITY])
 
 
-@pytest.mark.parametrize("name", [*COMMON, *ONLY_09, PARITY])
+@pytest.mark.parametrize("name", [*COMMON, *FROM_08, *ONLY_09, PARITY])
 def test_on_verl_091(answers091, name):
     assert answers091[name] is None, answers091[name]
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", [*COMMON, *ONLY_06, PARITY])
+@pytest.mark.parametrize("name", [*UNTIL_08, *FROM_08, *ONLY_08])
+def test_on_verl_080(answers080, name):
+    """What is done otherwise than on 0.9.1, whose packages it shares."""
+    assert answers080[name] is None, answers080[name]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", [*COMMON, *UNTIL_08, *ONLY_06, PARITY])
 def test_on_verl_061(answers061, name):
     assert answers061[name] is None, answers061[name]
 
@@ -104,15 +113,17 @@ def test_each_patch_has_a_probe_and_a_docstring():
     done = run_python(sys.executable, ["-c", code], cpu_environment("0.9.1", "megatron", "hf"))
     assert done.returncode == 0, done.stderr
     patches = json.loads(done.stdout.splitlines()[-1])
-    expected = {name: ["0.6", "0.9"] for name in COMMON}
+    expected = {name: ["0.6", "0.8", "0.9"] for name in COMMON}
+    expected |= {name: ["0.8", "0.9"] for name in FROM_08} | {name: ["0.6", "0.8"] for name in UNTIL_08}
     expected |= {name: ["0.9"] for name in ONLY_09 + VLLM} | {name: ["0.6"] for name in ONLY_06}
+    expected |= {name: ["0.8"] for name in ONLY_08}
     assert {name: series for name, (series, _) in patches.items()} == expected
     for name, (_, text) in patches.items():
-        assert any(version in text for version in ("0.6.1", "0.9.1", "0.15.1", "0.16.1", "0.32.0")), name
+        assert any(version in text for version in ("0.6.1", "0.8.0", "0.9.1", "0.15.1", "0.16.1", "0.32.0")), name
     line = next(line for line in done.stderr.splitlines() if line.startswith("[rehearsal]"))
-    for name in COMMON + ONLY_09 + VLLM:
+    for name in COMMON + FROM_08 + ONLY_09 + VLLM:
         assert name in line
-    for name in ONLY_06:
+    for name in UNTIL_08 + ONLY_08 + ONLY_06:
         assert name not in line
 
 
@@ -153,7 +164,7 @@ def test_loaded_whoever_comes_first(first):
 def test_unknown_verl_is_refused():
     from launch.rehearsal.backend.registry import install
 
-    with pytest.raises(RuntimeError, match=r"verl 0\.6\.x and 0\.9\.x, not 0\.7\.1"):
+    with pytest.raises(RuntimeError, match=r"verl 0\.6\.x, 0\.8\.x, 0\.9\.x, not 0\.7\.1"):
         install("0.7.1")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from verl_runs import BATCH, ROOT, SAMPLES, Run, Stack, train
 
+from launch.config import Job
+
 pytestmark = pytest.mark.engine
 
 
-def check_steps(run: Run, steps: int) -> None:
-    """The trainer did every step, learned, and its scores are the reward function's."""
+def check_steps(run: Run, steps: int, shift: Callable[[dict[str, float]], float] = lambda metrics: 0.0) -> None:
+    """The trainer did every step, learned, and its scores are the reward function's plus `shift`."""
     assert sorted(run.metrics) == list(range(1, steps + 1))
     for metrics in run.metrics.values():
         assert metrics["actor/grad_norm"] > 0
@@ -26,9 +29,19 @@ def check_steps(run: Run, steps: int) -> None:
     assert len(rewards) >= steps * size
     for step, metrics in run.metrics.items():
         batch = rewards[(step - 1) * size : step * size]
-        assert metrics["critic/score/mean"] == pytest.approx(sum(batch) / size, abs=1e-5), step
+        expected = sum(batch) / size + shift(metrics)
+        assert metrics["critic/score/mean"] == pytest.approx(expected, abs=1e-5), step
     verdict = json.loads((run.folder / "verdict.json").read_text())
     assert (verdict["state"], verdict["steps_done"]) == ("completed", steps)
+
+
+def check_critic(run: Run) -> None:
+    """The critic learned: its values differ from the first step's, and it was saved beside the actor."""
+    for metrics in run.metrics.values():
+        assert metrics["critic/vf_loss"] > 0
+        assert metrics["critic/grad_norm"] > 0
+    assert run.metrics[1]["critic/values/mean"] != run.metrics[2]["critic/values/mean"]
+    assert any(file.stat().st_size > 0 for file in (run.checkpoints / "global_step_2" / "critic").rglob("*"))
 
 
 def check_log_probs(run: Run) -> None:
@@ -67,10 +80,14 @@ def check_exactness(run: Run, models: Path) -> None:
         assert any(not torch.equal(before[name].to(tensor.dtype), tensor) for name, tensor in after.items())
 
 
-@pytest.mark.parametrize(("tensor", "pipeline"), [(1, 1), (2, 1), (1, 2)], ids=["tp1", "tp2", "pp2"])
-def test_megatron_one_step_off(stack091: Stack, sums: Path, tmp_path: Path, tensor: int, pipeline: int):
-    sizes = f"actor={{tensor_parallel: {tensor}, pipeline_parallel: {pipeline}}}"
-    run = train(stack091, tmp_path, sums, sizes, "cluster.nodes=1")
+ONE_RANK = ("cluster.nodes=1", "actor.pipeline_parallel=1")
+TP2 = ("cluster.nodes=1", "actor={tensor_parallel: 2, pipeline_parallel: 1}")
+PP2 = ("cluster.nodes=1", "actor.pipeline_parallel=2")
+
+
+def test_grpo_one_step_off(stack091: Stack, sums: Path, tmp_path: Path):
+    """The default job: Megatron, two pipeline stages."""
+    run = train(stack091, tmp_path, sums, *PP2)
     check_steps(run, 2)
     check_log_probs(run)
     with safe_open(run.dumps[-1], "pt") as dump:
@@ -78,11 +95,35 @@ def test_megatron_one_step_off(stack091: Stack, sums: Path, tmp_path: Path, tens
     check_exactness(run, stack091.models)
 
 
-def test_fsdp2_one_step_off_with_two_replicas(stack091: Stack, sums: Path, tmp_path: Path):
-    """Three slots: one training rank and two rollout replicas, against the rehearsal's own two and one."""
-    pools = ["trainer.nnodes=1", "rollout.n_gpus_per_node=2"]
-    run = train(stack091, tmp_path, sums, "actor.strategy=fsdp2", "cluster.nodes=3", overrides=pools)
+def test_verl_080_one_step_off(stack080: Stack, sums: Path, tmp_path: Path):
+    run = train(stack080, tmp_path, sums, *TP2)
     check_steps(run, 2)
+    check_log_probs(run)
+    check_exactness(run, stack080.models)
+
+
+def test_dapo_one_step_off_with_two_replicas(stack091: Stack, sums: Path, tmp_path: Path):
+    """FSDP2, three slots: one training rank and two rollout replicas, against the rehearsal's own two and one.
+
+    Of 16 tokens 15 are the buffer: the punishment is linear in the length from the second token on.
+    """
+
+    def two_replicas(job: Job) -> Job:
+        return job.model_copy(update={"rollout": job.rollout.model_copy(update={"nodes": 2})})
+
+    def punishment(metrics: dict[str, float]) -> float:
+        assert metrics["response_length/min"] >= 1
+        return -0.5 * (metrics["response_length/mean"] - 1) / 15
+
+    dapo = [
+        "actor.strategy=fsdp2",
+        "actor.dynamic_batch=true",
+        "cluster.nodes=3",
+        "algorithm.overlong_buffer={length: 3840, penalty_factor: 0.5}",
+        "data.max_response_length=4096",
+    ]
+    run = train(stack091, tmp_path, sums, *dapo, template="dapo", reshape=two_replicas)
+    check_steps(run, 2, punishment)
     check_log_probs(run)
     last = [path for path in run.dumps if path.name.endswith("_update0003.safetensors")]
     assert [path.name[:8] for path in last] == ["replica0", "replica1"]
@@ -90,23 +131,41 @@ def test_fsdp2_one_step_off_with_two_replicas(stack091: Stack, sums: Path, tmp_p
     check_exactness(run, stack091.models)
 
 
-def test_colocated_main_ppo_with_the_reward_server(stack091: Stack, sums: Path, tmp_path: Path):
-    one = ["engine.mode=sync", "cluster.nodes=1", "actor.pipeline_parallel=1", "reward.kind=server"]
-    run = train(stack091, tmp_path, sums, *one)
+def test_ppo_sync_with_the_reward_server(stack091: Stack, sums: Path, tmp_path: Path):
+    """Actor, reference and critic of two tensor-parallel ranks, colocated with the rollout."""
+    sync = ["engine.mode=sync", "reward.kind=server", f"rollout.n={SAMPLES}"]
+    run = train(stack091, tmp_path, sums, *TP2, *sync, template="ppo")
     check_steps(run, 2)
+    check_critic(run)
+    check_exactness(run, stack091.models)
     assert "reward server ready" in run.output
 
 
-@pytest.mark.parametrize("strategy", ["megatron", "fsdp2"])
-def test_verl_061(stack061: Stack, sums: Path, tmp_path: Path, strategy: str):
-    one = [f"actor={{strategy: {strategy}, pipeline_parallel: 1}}", "cluster.nodes=1"]
-    run = train(stack061, tmp_path, sums, *one)
+def test_an_exception_of_the_reward_function_ends_a_sync_job(stack091: Stack, sums: Path, tmp_path: Path):
+    """The V1 trainer of 0.9.1 logs it and goes on: the job takes the other one."""
+    function = tmp_path / "broken_reward.py"
+    function.write_text("def compute_score(*args, **kwargs):\n    raise ValueError('no such answer')\n")
+    reward = ["reward.kind=function", f"reward.function={function}"]
+    run = train(stack091, tmp_path, sums, "engine.mode=sync", *ONE_RANK, *reward, fails=True)
+    verdict = json.loads((run.folder / "verdict.json").read_text())
+    assert verdict["state"] == "failed"
+    assert "no such answer" in json.dumps(verdict)
+
+
+def test_verl_061_ppo(stack061: Stack, sums: Path, tmp_path: Path):
+    run = train(stack061, tmp_path, sums, *ONE_RANK, f"rollout.n={SAMPLES}", template="ppo")
+    check_steps(run, 2)
+    check_critic(run)
+    check_exactness(run, stack061.models)
+
+
+def test_verl_061_fsdp2(stack061: Stack, sums: Path, tmp_path: Path):
+    run = train(stack061, tmp_path, sums, *ONE_RANK, "actor.strategy=fsdp2")
     check_steps(run, 2)
     check_exactness(run, stack061.models)
 
 
 def test_vllm_rollout(stack_vllm: Stack, sums: Path, tmp_path: Path):
-    one = ["rehearsal.rollout=vllm", "cluster.nodes=1", "actor.pipeline_parallel=1"]
-    run = train(stack_vllm, tmp_path, sums, *one)
+    run = train(stack_vllm, tmp_path, sums, *ONE_RANK, "rehearsal.rollout=vllm")
     check_steps(run, 2)
     check_log_probs(run)  # vLLM starts from random weights: the trainer's have arrived

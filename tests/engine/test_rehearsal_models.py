@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from verl_runs import GSM8K, ROOT
 
 from launch.rehearsal import prepare as prepare_module
+from launch.rehearsal.overlay import OverlayError, make_overlay
+from launch.rehearsal.overlay import main as overlay_main
 from launch.rehearsal.overrides import cpu_environment, cpu_overrides, ray_cpus
 from launch.rehearsal.prepare import PrepareError, main, prepare
 from launch.rehearsal.tiny_policy import FAMILIES
@@ -155,10 +159,11 @@ def test_overrides_need_the_standard_library_only():
 @pytest.mark.parametrize(
     ("verl", "actor", "rollout", "message"),
     [
-        ("0.7.1", "megatron", "hf", "verl=0.7.1: the rehearsal on CPU knows 0.6.1, 0.9.1"),
+        ("0.7.1", "megatron", "hf", "verl=0.7.1: the rehearsal on CPU knows 0.6.1, 0.8.0, 0.9.1"),
         ("0.9.1", "fsdp", "hf", "actor=fsdp"),
         ("0.9.1", "megatron", "sglang", "rollout=sglang"),
         ("0.6.1", "megatron", "vllm", "rollout=vllm: with verl 0.6.1"),
+        ("0.8.0", "megatron", "vllm", "rollout=vllm: with verl 0.8.0"),
     ],
 )
 def test_no_backend_for_that(verl, actor, rollout, message):
@@ -169,7 +174,35 @@ def test_no_backend_for_that(verl, actor, rollout, message):
 
 def test_colocated_weights_do_not_travel():
     assert not [line for line in cpu_overrides("0.9.1", "megatron", "hf", one_step_off=False) if "engine" in line]
-    assert "VERL_PLATFORM" not in cpu_environment("0.6.1", "megatron", "hf")
+    for verl in ("0.6.1", "0.8.0"):
+        assert "VERL_PLATFORM" not in cpu_environment(verl, "megatron", "hf")
+
+
+def test_the_critic_runs_as_the_actor_does():
+    assert not [line for line in cpu_overrides("0.9.1", "megatron", "hf") if "critic" in line]
+    assert "critic.megatron.vanilla_mbridge=True" in cpu_overrides("0.9.1", "megatron", "hf", critic=True)
+    assert "critic.model.use_remove_padding=False" in cpu_overrides("0.6.1", "fsdp2", "hf", critic=True)
+
+
+def test_an_overlay_has_another_verl_and_this_environments_packages(stack080):
+    code = (
+        "import importlib.metadata as m; print(m.version('verl'), m.version('torch'), m.version('megatron-core'))"
+    )
+    done = subprocess.run([stack080.python, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0.8.0", version("torch"), version("megatron-core")]
+    python = Path(stack080.python)
+    before = python.lstat().st_mtime_ns
+    assert make_overlay("0.8.0", python.parents[1]) == python
+    assert python.lstat().st_mtime_ns == before
+
+
+def test_an_overlay_is_made_whole_or_not_at_all(tmp_path, capsys):
+    (tmp_path / "taken").mkdir()
+    assert overlay_main(["--out", str(tmp_path / "taken")]) == 1
+    assert "is no overlay with verl 0.8.0: remove it" in capsys.readouterr().err
+    with pytest.raises(OverlayError, match=r"verl==0\.0\.0"):
+        make_overlay("0.0.0", tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_ray_has_a_cpu_for_every_claim():

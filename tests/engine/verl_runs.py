@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from launch.config import load_job
+from launch.config import Job, load_job
+from launch.config.templates import Template
 from launch.rehearse import rehearse
 from launch.script import RenderRequest, render_script
 from launch.supervisor.training_log import read_steps
@@ -61,15 +62,33 @@ class Run:
 
 
 def train(
-    stack: Stack, folder: Path, data: Path, *settings: str, overrides: Sequence[str] = (), steps: int = 2
+    stack: Stack,
+    folder: Path,
+    data: Path,
+    *settings: str,
+    template: Template = "grpo",
+    steps: int = 2,
+    reshape: Callable[[Job], Job] = lambda job: job,
+    fails: bool = False,
 ) -> Run:
-    """Render a rehearsal with --set `settings` and raw Hydra `overrides`, and run it with the stack's Python.
+    """Render a rehearsal with --set `settings` and run it with the stack's Python.
 
     Checkpoints are saved after every step. The models of the stack are put where the job would make them.
+
+    Args:
+        stack: Environment and models.
+        folder: Empty folder of this test.
+        data: Training file, for validation too.
+        settings: Further --set arguments.
+        template: Algorithm.
+        steps: Steps of training.
+        reshape: Last change to the shrunk job, for what a rehearsal does not do by itself.
+        fails: Whether the run must fail.
     """
-    engine = ["engine.verl=0.6.1", "engine.mode=sync"] if stack.verl == "0.6.1" else []
+    engine = ["engine.mode=sync"] if stack.verl == "0.6.1" else []
     reward = ["reward.kind=function", f"reward.function={Path(__file__).with_name('digit_reward.py')}"]
     assignments = [
+        f"engine.verl={stack.verl}",
         *engine,
         *([] if any(setting.startswith("reward.") for setting in settings) else reward),
         f"data.train=[{data}]",
@@ -78,10 +97,10 @@ def train(
         f"rehearsal.train_batch_size={BATCH}",
         f"rehearsal.n={SAMPLES}",
         "rehearsal.max_prompt_length=64",
-        f"overrides={json.dumps(['trainer.save_freq=1', *overrides])}",
         *settings,
     ]
-    job = rehearse(load_job("grpo", None, assignments))
+    job = rehearse(load_job(template, None, assignments))
+    job = reshape(job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"every": 1})}))
     script = folder / "run.sh"
     script.write_text(render_script(RenderRequest(job, folder, script.name, rehearse=True)))
     run = Run(folder / "run", "")
@@ -101,7 +120,9 @@ def train(
             process.wait(60)
             code = -1
     run.output = (folder / "output").read_text(errors="replace")
-    if code != 0:
+    if fails and code > 0:
+        return run
+    if code != 0 or fails:
         logs = "".join(
             file.read_text(errors="replace")[-4000:] for file in (run.folder / "logs").glob("*trainer.log")
         )

@@ -8,9 +8,9 @@ from typing import Any
 from launch.rehearsal.backend.registry import patch
 
 
-@patch("verl.utils.device", "0.6")
+@patch("verl.utils.device", "0.6", "0.8")
 def gloo_backend_name(device: Any) -> None:
-    """verl/utils/device.py:get_nccl_backend (0.6.1) knows hccl and nccl only.
+    """verl/utils/device.py:get_nccl_backend (0.6.1, 0.8.0) knows hccl and nccl only.
 
     From 0.9 the platform answers: `platform.cpu_platform`.
     """

@@ -45,7 +45,7 @@ class HFReplica(RolloutReplica):  # type: ignore[misc]
             prompt_length=config.prompt_length,
             response_length=config.response_length,
             ignore_eos=config.ignore_eos,
-            seed=config.seed + self.replica_rank,
+            seed=getattr(config, "seed", 42) + self.replica_rank,  # 0.8.0 has no such key; 0.9.1 has 42
             replica=self.replica_rank,
         )
         await server.ready.remote()

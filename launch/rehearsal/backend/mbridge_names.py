@@ -37,12 +37,12 @@ def mbridge_local_names(bridge: Any) -> None:
     cls._weight_name_mapping_mcore_to_hf = _weight_name_mapping_mcore_to_hf
 
 
-@patch("mbridge.core.bridge", "0.9")
+@patch("mbridge.core.bridge", "0.8", "0.9")
 def mbridge_save_after_dist_load(bridge: Any) -> None:
     """Bridge.save_weights works for a model that was not loaded through the bridge.
 
-    With use_dist_checkpointing verl (0.9.1, on GPUs too) loads the weights itself, so that mbridge 0.15.1
-    core/bridge.py never sets safetensor_io, and hf_model in save_contents ends in AttributeError.
+    With use_dist_checkpointing verl (0.8.0, 0.9.1, on GPUs too) loads the weights itself, so that mbridge
+    0.15.1 core/bridge.py never sets safetensor_io, and hf_model in save_contents ends in AttributeError.
     """
     cls = bridge.Bridge
     original = cls.save_weights

@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from launch.rehearsal.backend.registry import patch
@@ -130,3 +133,19 @@ def optimizer_state_before_resume(distrib_optimizer: Any) -> None:
         return original(self, *args, **kwargs)
 
     cls.sharded_state_dict = sharded_state_dict
+
+
+@patch("verl.models.mcore.model_initializer", "0.6")
+def value_head_alone(_: Any) -> None:
+    """verl.models.llama.megatron: its modules, without the __init__ files that import all of them.
+
+    verl/models/mcore/model_initializer.py (0.6.1) takes the critic's LinearForLastLayer from
+    layers/parallel_linear.py there; the files beside it need flash-attention and apex.
+    """
+    import verl.models
+
+    folder = Path(verl.models.__path__[0]) / "llama" / "megatron"
+    for name, place in (("megatron", folder), ("megatron.layers", folder / "layers")):
+        package = ModuleType(f"verl.models.llama.{name}")
+        package.__path__ = [str(place)]
+        sys.modules[package.__name__] = package

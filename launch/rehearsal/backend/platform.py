@@ -19,11 +19,11 @@ def cpu_platform(manager: Any) -> None:
     manager.set_platform(PlatformCPU())
 
 
-@patch("verl.workers.engine.base", "0.9")
+@patch("verl.workers.engine.base", "0.8", "0.9")
 def engines_on_cpu(base: Any) -> None:
     """EngineRegistry: what is registered for "cuda" serves "cpu" too.
 
-    The engines of verl/workers/engine/{fsdp,megatron}/transformer_impl.py (0.9.1) register for cuda and npu
+    The engines of verl/workers/engine/{fsdp,megatron}/transformer_impl.py (0.8.0, 0.9.1) register for cuda and npu
     only; they are plain torch and Megatron-core, which run on gloo.
     """
     registry = base.EngineRegistry

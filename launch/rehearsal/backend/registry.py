@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-SUPPORTED_SERIES = ("0.6", "0.9")
+SUPPORTED_SERIES = ("0.6", "0.8", "0.9")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def series_of(version: str) -> str:
     series = ".".join(version.split(".")[:2])
     if series not in SUPPORTED_SERIES:
         raise RuntimeError(
-            f"the CPU backend knows verl {' and '.join(s + '.x' for s in SUPPORTED_SERIES)}, not {version}; "
+            f"the CPU backend knows verl {', '.join(s + '.x' for s in SUPPORTED_SERIES)}, not {version}; "
             "unset VERL_USE_EXTERNAL_MODULES or install one of those"
         )
     return series

@@ -7,20 +7,20 @@ from typing import Any
 from launch.rehearsal.backend.registry import patch
 
 
-@patch("verl.workers.rollout.base", "0.9")
+@patch("verl.workers.rollout.base", "0.8", "0.9")
 def hf_server_adapter(base: Any) -> None:
     """rollout.name=hf, server mode: the trainer's side.
 
-    verl/workers/rollout/base.py:_ROLLOUT_REGISTRY (0.9.1) holds vllm, sglang and trtllm.
+    verl/workers/rollout/base.py:_ROLLOUT_REGISTRY (0.8.0, 0.9.1) holds vllm, sglang and trtllm.
     """
     base._ROLLOUT_REGISTRY[("hf", "async")] = "launch.rehearsal.backend.hf_adapter.HFServerAdapter"
 
 
-@patch("verl.workers.rollout.replica", "0.9")
+@patch("verl.workers.rollout.replica", "0.8", "0.9")
 def hf_replica(replica: Any) -> None:
     """rollout.name=hf, server mode: the generating side.
 
-    verl/workers/rollout/replica.py:RolloutReplicaRegistry (0.9.1) holds vllm, sglang and trtllm.
+    verl/workers/rollout/replica.py:RolloutReplicaRegistry (0.8.0, 0.9.1) holds vllm, sglang and trtllm.
     """
 
     def load() -> Any:

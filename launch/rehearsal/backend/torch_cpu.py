@@ -95,11 +95,11 @@ def cuda_type_names(optimizer: Any) -> None:
     torch.Tensor.type = type_name
 
 
-@patch("torch", "0.6")
+@patch("torch", "0.6", "0.8")
 def cpu_index_devices(torch: Any) -> None:
     """Module.to accepts "cpu:cpu" as "cpu".
 
-    verl/utils/megatron_utils.py (0.6.1) builds f"{get_device_name()}:{get_device_id()}".
+    verl/utils/megatron_utils.py (0.6.1, 0.8.0) builds f"{get_device_name()}:{get_device_id()}".
     """
     original = torch.nn.Module.to
 
@@ -127,12 +127,12 @@ def pageable_offload(fsdp: Any) -> None:
     fsdp.CPUOffloadPolicy = policy
 
 
-@patch("transformers.models.auto.auto_factory", "0.6")
+@patch("transformers.models.auto.auto_factory")
 def sdpa_for_flash_attention(auto_factory: Any) -> None:
     """from_pretrained takes PyTorch's attention where flash-attention is hard-coded.
 
-    verl/utils/model.py:load_valuehead_model (0.6.1, the critic) writes
-    attn_implementation="flash_attention_2".
+    verl/utils/model.py:load_valuehead_model (the critic of FSDP; 0.6.1, 0.8.0, 0.9.1) writes
+    attn_implementation="flash_attention_2", and asks for trl when that fails.
     """
     base = auto_factory._BaseAutoModelClass
     original = base.from_pretrained.__func__
@@ -143,3 +143,18 @@ def sdpa_for_flash_attention(auto_factory: Any) -> None:
         return original(cls, *args, **kwargs)
 
     base.from_pretrained = classmethod(from_pretrained)
+
+
+@patch("verl.utils.attention_utils", "0.8")
+def unpad_without_flash_attention(attention_utils: Any) -> None:
+    """index_first_axis, pad_input, rearrange and unpad_input by the torch code that verl ships for NPUs.
+
+    verl/utils/attention_utils.py (0.8.0) takes flash-attention's for everything else; 0.9.1 falls back by itself.
+    """
+
+    def functions() -> tuple[Any, Any, Any, Any]:
+        from verl.utils import npu_flash_attn_utils as plain
+
+        return plain.index_first_axis, plain.pad_input, plain.rearrange, plain.unpad_input
+
+    attention_utils._get_attention_functions = functions

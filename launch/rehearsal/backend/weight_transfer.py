@@ -13,11 +13,12 @@ from launch.rehearsal.backend.registry import patch
 BACKEND = "ray_object_store"
 
 
-@patch("verl.checkpoint_engine.base", "0.9")
+@patch("verl.checkpoint_engine.base", "0.8", "0.9")
 def ray_object_store_engine(base: Any) -> None:
     """Register the checkpoint engine "ray_object_store".
 
-    verl/checkpoint_engine/base.py:CheckpointEngineRegistry (0.9.1) has none for CPU tensors of two processes.
+    verl/checkpoint_engine/base.py:CheckpointEngineRegistry (0.8.0, 0.9.1) has none for CPU tensors of two
+    processes.
     """
     base.CheckpointEngineRegistry.register(BACKEND)(_engine_class(base.CheckpointEngine))
 
