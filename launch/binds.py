@@ -17,6 +17,8 @@ def _named_folders(job: Job, *, rehearse: bool, sample_data: bool) -> list[str]:
             named.append(job.reward.model)
     if not sample_data:
         named += [str(Path(file).parent) for file in (*job.data.train, *job.data.val)]
+    if job.container.env_file is not None:
+        named.append(job.container.env_file)
     if job.reward.function is not None:
         named.append(str(Path(job.reward.function).parent))
     return named

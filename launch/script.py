@@ -17,6 +17,7 @@ from launch.layout import plan_layout
 from launch.rehearsal.overrides import cpu_environment, ray_cpus
 
 _SCRIPT_HASH = re.compile(r"(?<=; script )[0-9a-f]{12}(?=\. )")
+_VERIFY = TOOLKIT / "launch" / "engines" / "verify.py"
 _PLACEHOLDER = "@SCRIPT_HASH@"
 # Ray's own sizing takes a third of the node; a tiny model needs next to nothing, and nodes may share a machine.
 _REHEARSAL_OBJECT_STORE = 200_000_000
@@ -69,6 +70,7 @@ def sbatch_options(job: Job, *, rehearse: bool) -> list[str]:
 def _environment(request: RenderRequest) -> dict[str, str]:
     job = request.job
     variables = {
+        "PYTHONNOUSERSITE": "1",
         "REWARD_MIN_SCORE": repr(job.reward.min_score),
         "REWARD_MAX_SCORE": repr(job.reward.max_score),
         "REWARD_TIMEOUT": repr(job.reward.timeout_s),
@@ -167,6 +169,8 @@ def render_script(request: RenderRequest) -> str:
             image=str(request.project / job.container.image),
             image_key="rehearsal.image" if request.rehearse else "container.image",
             output=str(request.project / job.output_dir),
+            env_file=str(request.project / job.container.env_file) if job.container.env_file else None,
+            check=_VERIFY.exists(),
             modules=job.cluster.modules,
             runtime=_RUNTIMES[job.container.runtime],
             binds=bind_mounts(job, request.project, rehearse=request.rehearse, sample_data=request.sample_data),

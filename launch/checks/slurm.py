@@ -7,9 +7,10 @@ from pathlib import Path
 from launch.config import Job
 from launch.finding import Finding, error, warning
 from launch.layout import plan_layout
+from launch.supervisor.nodelist import expand
 
-# CPUs that verl asks of Ray. For each GPU of a pool: max_colocate_count of single_controller/ray/base.py
-# (ResourcePoolManager, 3; 1 in 0.6.1 trainer/ppo/ray_trainer.py) and of workers/rollout/replica.py (2, separate pool).
+# CPUs that verl asks of Ray. For each GPU of a pool, max_colocate_count: 3 in single_controller/ray/base.py
+# (ResourcePoolManager), 1 in trainer/ppo/ray_trainer.py of 0.6.1, 2 in workers/rollout/replica.py (a pool apart).
 # For the driver: @ray.remote(num_cpus=...) of the task runner, experimental/one_step_off_policy/main_ppo.py and
 # trainer/main_ppo.py. Same in 0.8.0 and 0.9.1.
 _POOL_CPUS = {"0.6.1": 1}
@@ -38,7 +39,7 @@ def time_seconds(text: str) -> int:
     days, dash, rest = text.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if dash:
-        hours, minutes, seconds = (parts + [0, 0])[:3]
+        hours, minutes, seconds = [*parts, 0, 0][:3]
         return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
     if len(parts) == 1:
         return parts[0] * 60
@@ -48,7 +49,7 @@ def time_seconds(text: str) -> int:
 
 
 def cpus_needed(job: Job) -> tuple[int, int]:
-    """(CPUs that one node must have at least, CPUs of the fullest node with the driver on it), as verl asks of Ray."""
+    """CPUs that verl asks of Ray on the fullest node: (for its pools alone, with the driver there, too)."""
     layout = plan_layout(job)
     each = _POOL_CPUS.get(job.engine.verl, _POOL_CPUS_NEW)
     train, rollout = each * max(layout.train_gpus, 0), _ROLLOUT_CPUS * layout.rollout_gpus
@@ -81,9 +82,7 @@ def _check_gpu(job: Job) -> Iterator[Finding]:
         return
     match = re.fullmatch(r"(?:gres/|gres:)?(?:gpu:)?(?:([A-Za-z][\w.-]*):)?([0-9]+)?", gpu)
     kind, count = (match[1], match[2]) if match else (None, None)
-    if match and gpu == "gpu":
-        kind, count = None, None
-    elif re.fullmatch(r"[A-Za-z0-9][\w.-]*", gpu) and not gpu.isdigit():
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*", gpu) and not gpu.isdigit() and gpu not in ("gpu", "gres", "any"):
         return
     fields = f"cluster.gpu={kind}" if kind else "cluster.gpu=null (any), or a type as h100"
     fields += f" and cluster.gpus_per_node={count}" if count else ""
@@ -157,32 +156,52 @@ def _check_memory(job: Job, project: Path | None) -> Iterator[Finding]:
             f"write {text}G",
         )
         return
+    gpus = job.cluster.gpus_per_node
+    floor = max(8 * gpus, 32)
+    if size < floor * _GIB:
+        yield warning(
+            "memory",
+            f"cluster.mem={text} is {size / _GIB:.0f} GiB for {gpus} GPUs; Ray, the trainers and the engines of a "
+            f"node take {floor} GiB and more",
+            f"ask for {floor}G or more",
+        )
     weights = _model_bytes(job, project)
-    # The trainer loads the weights on the host, and what is offloaded stays there: master weights and two moments.
-    factor = 2 + (6 if "optimizer" in job.actor.offload else 0)
-    floor = max(8 * _GIB * job.cluster.gpus_per_node, 32 * _GIB)
-    if size < floor:
+    # Each rank loads the weights on the host; what is offloaded stays: 12 bytes of master weights and moments for
+    # 2 bytes of weights, over all training nodes.
+    copies = 2 + (6 if "optimizer" in job.actor.offload else 0) / max(plan_layout(job).train_nodes, 1)
+    if size < copies * weights:
         yield warning(
             "memory",
-            f"cluster.mem={text} is {size / _GIB:.0f} GiB for {job.cluster.gpus_per_node} GPUs; Ray, the trainers and "
-            f"the engines of a node take {floor / _GIB:.0f} GiB and more",
-            f"ask for {floor // _GIB}G or more",
+            f"cluster.mem={text} is {size / _GIB:.0f} GiB; loading and offloading the model's weights "
+            f"({weights / _GIB:.0f} GiB) takes about {copies:.1f} times that: {copies * weights / _GIB:.0f} GiB",
+            f"ask for {int(copies * weights / _GIB) + 1}G or more",
         )
-    elif weights and size < factor * weights / max(plan_layout(job).train_nodes, 1):
-        needed = factor * weights / max(plan_layout(job).train_nodes, 1)
-        yield warning(
-            "memory",
-            f"cluster.mem={text} is {size / _GIB:.0f} GiB, but the model's weights are {weights / _GIB:.0f} GiB and "
-            f"what is loaded and offloaded takes about {factor} times that over all nodes: {needed / _GIB:.0f} GiB",
-            f"ask for {int(needed / _GIB) + 1}G or more",
-        )
+
+
+_LETTERS = {
+    "-p": "--partition", "-A": "--account", "-q": "--qos", "-w": "--nodelist", "-x": "--exclude",
+    "-L": "--licenses", "-O": "--overcommit", "-s": "--oversubscribe", "-S": "--core-spec",
+}  # fmt: skip
+_NAMES = (
+    "--gres", "--tres-per-task", "--export", "--export-file", "--exclusive", "--mem-per-cpu", "--mem-per-gpu",
+    "--requeue", "--hint", "--threads-per-core", "--spread-job", "--use-min-nodes", *_LETTERS.values(),
+)  # fmt: skip
+
+
+def _name(option: str) -> str:
+    """The long name of an sbatch option; Slurm completes what is abbreviated without doubt."""
+    name = option.partition("=")[0]
+    if not option.startswith("--"):
+        return _LETTERS.get(option[:2], option[:2])
+    completed = [known for known in _NAMES if known.startswith(name)]
+    return completed[0] if name not in _NAMES and len(completed) == 1 else name
 
 
 def _check_options(job: Job) -> Iterator[Finding]:
     options = job.cluster.extra_sbatch
-    names = [option.partition("=")[0] if option.startswith("--") else option[:2] for option in options]
+    names = [_name(option) for option in options]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        if name not in ("--licenses", "-L", "--gres"):
+        if name not in ("--licenses", "--gres"):
             yield warning(
                 "sbatch-options", f"cluster.extra_sbatch holds {name} twice; the last one counts", "keep one"
             )
@@ -193,27 +212,21 @@ def _check_options(job: Job) -> Iterator[Finding]:
 def _check_option(job: Job, option: str, name: str) -> Iterator[Finding]:
     value = option.partition("=")[2] if option.startswith("--") else option[2:]
     cluster, place = job.cluster, f"cluster.extra_sbatch: {option}"
-    if (
-        name in ("--gres", "--gpu-bind", "--gpu-freq", "--tres-per-task")
-        and "gpu" in value.split(":")[0].split("/")[-1]
-    ):
+    if name in ("--gres", "--tres-per-task") and re.search(r"(^|[,/:])gpu\b", value):
         yield error(
             "sbatch-options",
             f"{place} beside --gpus-per-node={cluster.gpus_per_node}, which the script sets itself",
             "use cluster.gpu and cluster.gpus_per_node",
         )
-    elif name in ("--partition", "-p", "--account", "-A", "--qos", "-q"):
-        long = {"-p": "partition", "-A": "account", "-q": "qos"}.get(name, name.lstrip("-"))
-        field = f"cluster.{long}"
-        if getattr(cluster, long) is not None:
-            yield error(
-                "sbatch-options", f"{place} contradicts {field}={getattr(cluster, long)}", f"use {field} alone"
-            )
+    elif name in ("--partition", "--account", "--qos"):
+        field = name.lstrip("-")
+        if getattr(cluster, field) is not None:
+            told = f"{place} contradicts cluster.{field}={getattr(cluster, field)}"
+            yield error("sbatch-options", told, f"use cluster.{field} alone")
     elif name == "--exclusive" and cluster.cpus_per_node is not None:
         yield warning(
             "sbatch-options",
-            f"{place} gives the job all CPUs of a node, and cluster.cpus_per_node={cluster.cpus_per_node} leaves the "
-            f"others unused",
+            f"{place} gives the job all CPUs of a node; cluster.cpus_per_node={cluster.cpus_per_node} uses these",
             "set cluster.cpus_per_node=null, or to the CPUs of a node",
         )
     elif _NO_EXPORT.fullmatch(option):
@@ -228,9 +241,9 @@ def _check_option(job: Job, option: str, name: str) -> Iterator[Finding]:
         yield severity(
             "sbatch-options", f"{place} contradicts {beside}: Slurm takes one of them", "use cluster.mem"
         )
-    elif name in ("--nodelist", "-w"):
+    elif name == "--nodelist":
         yield from _check_nodelist(job, place, value)
-    elif name in ("--overcommit", "-O", "--oversubscribe", "-s", "--spread-job", "--use-min-nodes"):
+    elif name in ("--overcommit", "--oversubscribe", "--spread-job", "--use-min-nodes"):
         yield warning(
             "sbatch-options",
             f"{place} changes which CPUs or nodes the job gets; Ray counts on its own",
@@ -242,20 +255,18 @@ def _check_option(job: Job, option: str, name: str) -> Iterator[Finding]:
             f"{place} starts the job again by itself after a node failure and uses node hours unasked",
             "leave it out to decide yourself; the job goes on from its last checkpoint either way",
         )
-    elif name in ("--cpu-bind", "--mem-bind", "--hint", "--threads-per-core", "--core-spec", "-S"):
+    elif name in ("--hint", "--threads-per-core", "--core-spec"):
         yield warning("sbatch-options", f"{place} can leave Ray fewer CPUs than it is told", "leave it out")
 
 
 def _check_nodelist(job: Job, place: str, value: str) -> Iterator[Finding]:
-    from launch.supervisor.nodelist import expand
-
     if "/" in value:
         return  # a file of names
     names = expand(value)
     if len(set(names)) > job.cluster.nodes:
         yield error(
             "sbatch-options",
-            f"{place} names {len(set(names))} nodes, but cluster.nodes={job.cluster.nodes}; Slurm would give all of them",
+            f"{place} names {len(set(names))} nodes, but cluster.nodes={job.cluster.nodes}",
             f"name {job.cluster.nodes}, or set cluster.nodes={len(set(names))}",
         )
 
@@ -266,7 +277,7 @@ def _check_interface(job: Job) -> Iterator[Finding]:
         return
     yield error(
         "network-interface",
-        f"cluster.network_interface={name!r} is not one name of an interface; Gloo takes one literal name, without the "
-        f"lists, prefixes and '^' of NCCL",
+        f"cluster.network_interface={name!r} is not the name of one interface; Gloo takes one literal name, not "
+        f"the lists, prefixes and '^' of NCCL",
         "name one, as `ip -4 addr` shows it on a compute node, or null: found by itself",
     )

@@ -13,7 +13,7 @@ from launch.script import RenderRequest, render_script
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*.yaml"))
 # Models, images and data come from elsewhere.
-NOT_HERE = {"missing-file", "missing-image"}
+NOT_HERE = {"missing-file", "missing-image", "local-folder", "disk-space"}
 
 
 def ready(name: str) -> Job:

@@ -2,19 +2,31 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from slurm_stubs import Node, Outcome, host_environment
 
 from launch import render
 from launch.config import load_job
 from launch.rehearse import rehearse
 from launch.script import RenderRequest, edited_by_hand, render_script
+from launch.supervisor.verdict import read_failure
 
 RECORDED = Path(__file__).parent / "recorded"
+JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*.yaml"))
+# What a default job leaves out of its script.
+EVERY_OPTION = (
+    "cluster={modules: [a/1.0, b], cpus_per_node: 64, mem: 900G, partition: gpu, account: me, qos: q, gpu: h200, "
+    "network_interface: ib0, extra_sbatch: [--reservation=r]}",
+    "container={runtime: singularity, binds: ['/scratch:/s:ro'], env_file: '/home/me/my env', "
+    "env: {A: 'it''s, \"b\"'}}",
+)
 NAMES = [
     "plain",
     "a b",
@@ -47,26 +59,62 @@ def normal(text: str) -> str:
     return "\n".join(line for line in lines if not line.startswith("# Rendered by")) + "\n"
 
 
+def recorded(name: str, text: str) -> str:
+    """The recorded text of a script. To record anew after a wanted change:
+    RECORD=1 python -m pytest tests/launch/test_script.py
+    """
+    file = RECORDED / f"{name}.sh"
+    if os.environ.get("RECORD"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert file.exists(), f"{file} is not recorded yet"
+    return file.read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "assignments", "rehearsal"),
     [
         ("rehearsal-0.9.1-one-step-off", (), True),
         ("rehearsal-0.6.1-sync", ("engine.verl=0.6.1", "engine.mode=sync"), True),
         ("default-grpo", ("cluster.modules=[singularitypro]", "cluster.partition=gpu"), False),
+        ("every-option", EVERY_OPTION, False),
     ],
 )
 def test_recorded_scripts(name: str, assignments: tuple[str, ...], rehearsal: bool):
-    """To record anew after a wanted change: RECORD=1 python -m pytest tests/launch/test_script.py"""
     text = normal(rendered(Path("/project"), *assignments, rehearsal=rehearsal))
-    file = RECORDED / f"{name}.sh"
-    if os.environ.get("RECORD"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text)
-    assert text == file.read_text()
+    assert text == recorded(name, text)
+
+
+def ready_script(file: Path, rehearsal: bool) -> str:
+    job = load_job(yaml.safe_load(file.read_text())["template"], file)
+    given = rehearse(job) if rehearsal else job
+    return render_script(RenderRequest(given, Path("/project"), f"run_{job.template}.sh", rehearsal))
+
+
+@pytest.mark.parametrize("rehearsal", [False, True], ids=["job", "rehearsal"])
+@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
+def test_recorded_scripts_of_the_ready_jobs(file: Path, rehearsal: bool):
+    text = normal(ready_script(file, rehearsal))
+    assert text == recorded(f"{file.stem}{'-rehearsal' if rehearsal else ''}", text)
+
+
+def test_nothing_else_is_recorded():
+    fixed = {"rehearsal-0.9.1-one-step-off", "rehearsal-0.6.1-sync", "default-grpo", "every-option"}
+    names = fixed | {file.stem for file in JOBS} | {f"{file.stem}-rehearsal" for file in JOBS}
+    assert {file.stem for file in RECORDED.glob("*.sh")} == names
+
+
+def test_recorded_scripts_pass_shellcheck():
+    """What a test above recorded is what users get."""
+    shellcheck = shutil.which("shellcheck")
+    assert shellcheck, "shellcheck is not installed; run: apt-get install shellcheck"
+    files = sorted(RECORDED.glob("*.sh"))
+    result = subprocess.run([shellcheck, *files], capture_output=True, text=True, check=False)
+    assert result.stdout == ""
 
 
 @pytest.mark.parametrize("rehearsal", [True, False])
-@pytest.mark.parametrize("extra", [(), ("cluster.modules=[a/1.0]", "container.env.X='a b'", "cluster.gpu=h200")])
+@pytest.mark.parametrize("extra", [(), EVERY_OPTION])
 def test_shellcheck_is_clean(tmp_path: Path, rehearsal: bool, extra: tuple[str, ...]):
     shellcheck = shutil.which("shellcheck")
     assert shellcheck, "shellcheck is not installed; run: make test-tools, or apt-get install shellcheck"
@@ -80,7 +128,7 @@ def run_with_a_recorder(script: Path, environ: dict[str, str]) -> list[str]:
     """Run a script whose Python only prints its arguments, one a line, NUL-separated."""
     recorder = script.parent / "recorder"
     recorder.write_text(
-        '#!/bin/bash\n[[ $1 != -c ]] || exit 0\nprintf "%s\\0" "$@"\nprintf "env:%s\\0" "${AWKWARD-}"\n'
+        '#!/bin/bash\n[[ $1 != -sc ]] || exit 0\nprintf "%s\\0" "$@"\nprintf "env:%s\\0" "${AWKWARD-}"\n'
     )
     recorder.chmod(0o755)
     result = subprocess.run(
@@ -164,35 +212,158 @@ def test_a_missing_image_stops_before_srun(tmp_path: Path):
     assert "rehearsal.image" in result.stderr
 
 
-STUBS = {"apptainer": "exit 99", "srun": 'printf "%s\\0" "$@"; env -0'}
+@pytest.fixture
+def on_cluster(tmp_path: Path):
+    """Render a rehearsal into a project with an image, and run it as a batch job on a stub node."""
+
+    def run(*assignments: str, environ: dict[str, str] | None = None, programs=("srun", "apptainer")) -> Outcome:
+        (tmp_path / "images").mkdir(exist_ok=True)
+        (tmp_path / "images" / "verl-cpu.sif").touch()
+        script = tmp_path / "run.sh"
+        script.write_text(rendered(tmp_path, *assignments))
+        return Node(tmp_path / f"node{len(list(tmp_path.glob('node*')))}", programs).sbatch(script, environ)
+
+    return run
 
 
-def test_under_slurm_one_srun_starts_the_container(tmp_path: Path):
-    """A stub srun: what it would start, and with which environment, is the question here."""
-    stubs = tmp_path / "bin"
-    stubs.mkdir()
-    for name, body in STUBS.items():
-        (stubs / name).write_text(f"#!/bin/bash\n{body}\n")
-        (stubs / name).chmod(0o755)
-    image = tmp_path / "images" / "verl-cpu.sif"
+def test_one_srun_starts_the_container(on_cluster, tmp_path: Path):
+    """A18: one step holds the node, so no second one can wait for it. A32: one task on each node."""
+    done = on_cluster()
+    assert done.code == 0, done.err
+    (step,), (container,) = done.sruns, done.containers
+    assert step["options"] == [
+        "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--cpus-per-task=2", "--kill-on-bad-exit=1", "--wait=0",
+        "--export=ALL", "--mpi=none",
+    ]  # fmt: skip
+    assert container["options"][0] == ["--pwd", str(tmp_path)]
+    assert container["image"] == f"{tmp_path}/images/verl-cpu.sif"
+    assert container["command"][0] == "python3"
+    assert container["command"][1].endswith("/launch/node.py")
+
+
+@pytest.mark.parametrize(("cpus", "said"), [("12", ["--cpus-per-task=12"]), ("null", [])])
+def test_a17_srun_says_its_cpus_and_nothing_contradicts(tmp_path: Path, cpus: str, said: list[str]):
+    """A17: `srun -c N`, without another number in the environment; without N the step has all CPUs of the job."""
+    image = tmp_path / "images" / "verl-0.9.1.sif"
     image.parent.mkdir()
     image.touch()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "data").mkdir()
     script = tmp_path / "run.sh"
-    script.write_text(rendered(tmp_path, "container.env.AWKWARD='a,b \"c\"'"))
-    host = {
-        "PATH": f"{stubs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "PYTHONPATH": "/host",
-        "LD_LIBRARY_PATH": "/host", "VIRTUAL_ENV": "/host", "CONDA_PREFIX": "/host", "PYTHONHOME": "/host",
-    }  # fmt: skip
-    result = subprocess.run(["bash", script], env=host, capture_output=True, text=True, check=True)
-    words = result.stdout.partition("\n")[2].split("\0")
-    assert words[:4] == ["--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--cpus-per-task=2"]
-    assert "--kill-on-bad-exit=1" in words
-    container = words.index(str(stubs / "apptainer"))
-    assert words[container + 1 : container + 3] == ["exec", "--pwd"]
-    assert words[words.index(str(image)) + 1] == "python3"
-    assert words[words.index(str(image)) + 2].endswith("/launch/node.py")
-    assert 'APPTAINERENV_AWKWARD=a,b "c"' in words
-    assert not [word for word in words if word.endswith("=/host")]
+    script.write_text(rendered(tmp_path, f"cluster.cpus_per_node={cpus}", rehearsal=False))
+    stale = {"SRUN_CPUS_PER_TASK": "1", "SLURM_TRES_PER_TASK": "cpu:1", "SLURM_CPUS_PER_TASK": "3"}
+    done = Node(tmp_path / "node").sbatch(script, stale)
+    assert done.code == 0, done.err
+    (step,) = done.sruns
+    assert [option for option in step["options"] if "cpus" in option] == said
+    assert not set(stale) & set(step["env"])
+
+
+def test_b01_b02_no_python_of_the_host_in_the_container(on_cluster):
+    """B01: no ~/.local; B02: nothing of the host's Python or libraries, unless the job names it."""
+    done = on_cluster("container.env={LD_LIBRARY_PATH: /mine}", environ=host_environment())
+    assert done.code == 0, done.err
+    (container,) = done.containers
+    assert container["env"]["PYTHONNOUSERSITE"] == "1"
+    assert {name for name, value in container["env"].items() if value == "/host"} == set()
+    assert container["env"]["LD_LIBRARY_PATH"] == "/mine"
+
+
+def test_b02_ld_preload_stays_outside(on_cluster):
+    done = on_cluster(environ={"LD_PRELOAD": "/nonexistent.so"})
+    assert "LD_PRELOAD" not in done.containers[0]["env"]
+
+
+@pytest.mark.parametrize(
+    ("programs", "runtime", "prefix"),
+    [
+        (("srun", "apptainer", "singularity"), "auto", "APPTAINERENV_"),
+        (("srun", "singularity"), "auto", "SINGULARITYENV_"),
+        (("srun", "apptainer", "singularity"), "singularity", "SINGULARITYENV_"),
+        (("srun", "apptainer", "singularity"), "apptainer", "APPTAINERENV_"),
+    ],
+)
+def test_b16_one_prefix_and_never_both_with_different_values(on_cluster, programs, runtime: str, prefix: str):
+    """B16: the program's own prefix; a value under the other one, left by the host, would win in Apptainer."""
+    stale = {"APPTAINERENV_MINE": "old", "SINGULARITYENV_MINE": "old", "APPTAINERENV_OTHER": "kept"}
+    done = on_cluster(f"container={{runtime: {runtime}, env: {{MINE: new}}}}", environ=stale, programs=programs)
+    assert done.code == 0, done.err
+    outer = done.containers[0]["outer"]
+    assert {name: value for name, value in outer.items() if name.endswith("ENV_MINE")} == {f"{prefix}MINE": "new"}
+    assert outer["APPTAINERENV_OTHER"] == "kept"
+
+
+def test_b05_a_path_that_one_node_lacks_is_named_with_the_node(on_cluster, tmp_path: Path):
+    """B05: before the container starts, on every node, with a note from which the head makes its verdict."""
+    done = on_cluster('container.binds=["/no pe:/x"]')
+    assert done.code == 20
+    assert "n1: no /no pe on this node" in done.err
+    assert done.containers == []
+    (note,) = (tmp_path / "outputs").rglob("failed-n1.json")
+    failure = read_failure(json.loads(note.read_text()))
+    assert (failure.component, failure.node, failure.exit_code) == ("setup", "n1", 20)
+    assert failure.cause.startswith("no /no pe on this node")
+
+
+def test_b05_the_note_is_json_whatever_the_path(on_cluster, tmp_path: Path):
+    on_cluster("""container.binds=['/no"p\\e:/x']""")
+    (note,) = (tmp_path / "outputs").rglob("failed-n1.json")
+    assert json.loads(note.read_text())["cause"].startswith("no /no?p?e on")
+
+
+def test_b13_the_gpus_of_the_step_reach_the_container(on_cluster):
+    """B13: read in the task, not when the script was rendered or in the batch step."""
+    done = on_cluster(environ={"CUDA_VISIBLE_DEVICES": "2,3"})
+    assert done.containers[0]["env"]["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert "CUDA_VISIBLE_DEVICES" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("inside", "code"), [("exit 42", 42), ("exit 137", 137), ("kill -KILL $$", 137), ("exit 0", 0)]
+)
+def test_a27_the_exit_code_of_the_node_is_the_scripts(on_cluster, inside: str, code: int):
+    """A27: no pipe, no trap and no echo stands between the trainer's code and Slurm's."""
+    done = on_cluster(environ={"STUB_INSIDE": inside})
+    assert (done.code if done.code >= 0 else 128 - done.code) == code
+
+
+MODULE_INIT = 'module() { [[ $2 != broken ]] && echo "module $*" >> "$STUB_LOG/../modules"; }\n'
+
+
+@pytest.mark.parametrize(("module", "code"), [("singularitypro/4.1 beta", 0), ("broken", 1)])
+def test_b15_modules_in_a_shell_that_is_no_login_shell(tmp_path: Path, module: str, code: int):
+    """B15: `module` is a function of the site's profile, which a batch script has to read by itself."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "verl-cpu.sif").touch()
+    init = tmp_path / "modules.sh"
+    init.write_text(f"echo $UNSET_OF_LMOD\n{MODULE_INIT}")  # lmod reads variables that are not set
+    text = rendered(tmp_path, f"cluster.modules=['{module}']")
+    assert text.count("/etc/profile.d/modules.sh ") == 1
+    script = tmp_path / "run.sh"
+    script.write_text(text.replace("/etc/profile.d/modules.sh ", f"{init} "))
+    done = Node(tmp_path / "node").sbatch(script)
+    assert done.code == code
+    if code:
+        assert "run_grpo.sh: module load broken failed" in done.err
+    else:
+        assert (tmp_path / "node" / "modules").read_text() == f"module load {module}\n"
+
+
+def test_b15_no_module_command_is_named(tmp_path: Path):
+    text = rendered(tmp_path, "cluster.modules=[x]")
+    script = tmp_path / "run.sh"
+    script.write_text(re.sub(r"for init in .*; do", "for init in /nonexistent; do", text))
+    done = Node(tmp_path / "node").sbatch(script)
+    assert done.code == 1
+    assert "no 'module' command" in done.err
+
+
+def test_a25_a36_nothing_in_the_script_touches_another_job():
+    """A25, A36: no `ray stop`, no removal of shared folders, no `run`; A13: no sleep as a barrier."""
+    for file in RECORDED.glob("*.sh"):
+        text = file.read_text()
+        assert not re.search(r"ray stop|pkill|killall|/tmp/ray|\bsleep\b|\btee\b|printenv", text), file.name
+        assert not re.search(r'"\$RUNTIME" run', text), file.name
 
 
 def test_hand_edits_are_seen(tmp_path: Path):
@@ -228,8 +399,9 @@ def test_a_broken_job_writes_nothing_and_says_all(tmp_path: Path):
     assert result.returncode == 1
     assert list(tmp_path.iterdir()) == []
     both = command(
-        "--template", "grpo", "--set", "cluster.nodes=1", "--set", "data.train=[/no]", "--json", cwd=tmp_path
-    )
+        "--template", "grpo", "--set", "rollout.gpus_per_node=8", "--set", "data.train=[/no]", "--json",
+        cwd=tmp_path,
+    )  # fmt: skip
     told = json.loads(both.stdout)
     assert told["written"] is None
     assert {"gpu-plan", "missing-file"} <= {finding["id"] for finding in told["findings"]}
