@@ -27,14 +27,13 @@ def _mode(job: Job) -> Iterator[Finding]:
             "verl 0.6.1 has no one_step_off trainer in its package, and its recipe has no Megatron with SGLang",
             "set engine.mode=sync, or engine.verl=0.9.1",
         )
-    if job.engine.mode == "one_step_off":
-        if job.rollout.free_cache:
-            yield error(
-                "free-cache",
-                "rollout.free_cache=true: one_step_off sends new weights while the engine runs, and cannot with a "
-                "freed cache (its own configuration: must be turned off)",
-                "remove rollout.free_cache",
-            )
+    if job.engine.mode == "one_step_off" and job.rollout.free_cache:
+        yield error(
+            "free-cache",
+            "rollout.free_cache=true: one_step_off sends new weights while the engine runs, and cannot with a "
+            "freed cache (its own configuration: must be turned off)",
+            "remove rollout.free_cache",
+        )
     noset = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
     if job.container.env.get(noset, "0") not in ("", "0"):
         yield warning(
