@@ -41,15 +41,14 @@ def check_model(job: Job, project: Path) -> Iterator[Finding]:
 
 
 def _no_folder(field: str, name: str, path: Path) -> Iterator[Finding]:
-    if path.exists():
-        yield error(f"{_id(field)}-folder", f"{field}: {path} is no folder", "name the folder of the model")
-    elif _HUB_NAME.fullmatch(name) and name.partition("/")[0].lower() not in _FOLDERS and not path.parent.exists():
+    """A name on the hub; any other path that is no folder is reported by check_files."""
+    owner, _, model = name.partition("/")
+    if _HUB_NAME.fullmatch(name) and owner.lower() not in _FOLDERS and not path.parent.exists():
         yield error(
             "hub-name",
             f"{field}={name} looks like a name on the Hugging Face hub; a job takes a folder, since compute nodes "
             "may have no internet and all would download at once",
-            f"hf download {name} --local-dir models/{name.partition('/')[2]}, then set "
-            f"{field}=models/{name.partition('/')[2]}",
+            f"hf download {name} --local-dir models/{model}, then set {field}=models/{model}",
         )
 
 

@@ -292,8 +292,3 @@ def test_c32_a_name_on_the_hub_is_no_folder(tmp_path: Path, name, told):
     assert {f"{finding.severity}:{finding.id}" for finding in found} == told
     if told:
         assert found[0].remedy.startswith(f"hf download {name} --local-dir models/")
-
-
-def test_a_file_is_no_model(tmp_path: Path):
-    (project(tmp_path) / "models/x.safetensors").write_text("")
-    assert ids(tmp_path, "model.path=models/x.safetensors") == {"error:model-folder"}
