@@ -22,12 +22,11 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from launch.engines.command import TrainerCommand
 from launch.engines.hydra_text import quote
 from launch.engines.source import Source
+from launch.engines.wording import MAX_ARGUMENT_BYTES, shown, sweep, too_long
 from launch.finding import Finding, error
 
 # What the supervisor sets in the job; a login node has neither.
 IN_THE_JOB = {"RUN_DIR": "/run-dir", "CHECKPOINT_DIR": "/checkpoint-dir"}
-# Linux: MAX_ARG_STRLEN, with the closing NUL.
-_MAX_ARGUMENT_BYTES = 131_071
 _MAX_NODES, _MAX_DEPTH = 200_000, 100
 UNRESOLVED = "<unresolved>"
 
@@ -57,12 +56,6 @@ class _Walk:
 
     problems: list[tuple[str, str]] = field(default_factory=list)
     nodes: int = 0
-
-
-def shown(text: str, limit: int = 80) -> str:
-    """A value as the user wrote it, short enough for a line."""
-    text = text if len(text) <= limit else f"{text[: limit - 3]}..."
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def compose_command(
@@ -138,11 +131,8 @@ def _parsed(texts: tuple[str, ...]) -> tuple[list[Override], list[Finding]]:
     parser = OverridesParser.create()
     overrides, findings = [], []
     for text in texts:
-        if (size := len(text.encode(errors="replace"))) > _MAX_ARGUMENT_BYTES:
-            message = f"the override {shown(text)!r} has {size} bytes"
-            findings.append(
-                error("override", message, f"Linux gives a program {_MAX_ARGUMENT_BYTES} bytes in one argument")
-            )
+        if len(text.encode(errors="replace")) > MAX_ARGUMENT_BYTES:
+            findings.append(too_long(text))
             continue
         try:
             override = parser.parse_override(text)
@@ -150,12 +140,11 @@ def _parsed(texts: tuple[str, ...]) -> tuple[list[Override], list[Finding]]:
             override.value()
         except (HydraException, OmegaConfBaseException, RecursionError, ValueError) as problem:
             told = str(problem).strip().splitlines() or [type(problem).__name__]
-            remedy = "quote the value for Hydra: key='\"value\"' in YAML, see Hydra's override grammar"
+            remedy = "put the value in single quotes, KEY='VALUE', see Hydra's override grammar"
             findings.append(error("override", f"{shown(text)!r} is not a Hydra override: {told[0][:200]}", remedy))
             continue
         if swept:
-            message = f"{shown(text)!r} is a sweep, and a job is one run"
-            findings.append(error("override", message, "quote a value with a comma: key='a,b'; a list is [a,b]"))
+            findings.append(sweep(text))
         else:
             overrides.append(override)
     return overrides, findings
@@ -167,7 +156,8 @@ def _chooses_files(override: Override, folder: Path, source: Source) -> bool:
         return True
     group = override.key_or_group
     places = (folder, source.root / "verl" / "trainer" / "config")
-    is_group = "." not in group and any((place / group).is_dir() for place in places)
+    # os.path: a key of any length is a name that is not there.
+    is_group = "." not in group and any(os.path.isdir(place / group) for place in places)  # noqa: PTH112
     return is_group and not isinstance(override.value(), dict)
 
 
@@ -210,6 +200,9 @@ def _apply(config: DictConfig, override: Override) -> Finding | Unknown | None:
     try:
         if override.is_delete():
             return _delete(config, override)
+        parent = OmegaConf.select(config, key.rpartition(".")[0], throw_on_missing=False)
+        if "." in key and parent is not None and not OmegaConf.is_config(parent):
+            return Unknown(key, override)
         present = OmegaConf.select(config, key, throw_on_missing=False)
         if override.is_add() and present is not None and not isinstance(value, (dict, list)):
             return error(
@@ -274,8 +267,9 @@ def _one(parent: DictConfig | ListConfig, key: Any, path: tuple[str, ...], walk:
 def _unresolved(walk: _Walk, overrides: list[Override]) -> Iterator[Finding]:
     """Interpolations that do not resolve: those that were written, else those of verl that they broke."""
     written = {override.key_or_group: str(override.input_line) for override in overrides}
-    ours = [(key, told) for key, told in walk.problems if any(f"{key}.".startswith(f"{own}.") for own in written)]
-    for key, told in (ours or walk.problems)[:10]:
+    problems = list(dict.fromkeys(walk.problems))
+    ours = [(key, told) for key, told in problems if any(f"{key}.".startswith(f"{own}.") for own in written)]
+    for key, told in (ours or problems)[:10]:
         variable = re.search(r"Environment variable '([^']*)' not found", told)
         if variable is None:
             text = next((written[own] for own in written if f"{key}.".startswith(f"{own}.")), key)

@@ -8,10 +8,11 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from launch.engines.command import TrainerCommand
-from launch.engines.compose import IN_THE_JOB, UNRESOLVED, Composed, Unknown, compose_command, shown, value_at
+from launch.engines.compose import IN_THE_JOB, UNRESOLVED, Composed, Unknown, compose_command, value_at
 from launch.engines.dataclass_types import ClassReader, ConfigClass, Field
 from launch.engines.inert_keys import INERT
 from launch.engines.source import Source
+from launch.engines.wording import shown
 from launch.finding import Finding, error, warning
 
 # Sections that verl turns into dataclasses as a whole, so that an unknown field in them ends the job.
@@ -21,7 +22,7 @@ _CLASS_WITHOUT_TARGET = {"actor_rollout_ref.model": "verl.workers.config.HFModel
 # Sections handed on whole: to transformers, megatron-core, SGLang or vLLM, Ray, a reward manager.
 _FREE = re.compile(r".*_kwargs|override_.*|.*_options|ray_init|runtime_env|env_vars|mbridge_config|lora|mtp")
 # Values that verl takes besides those of its default's type.
-_ALSO = {
+_ALSO: dict[str, type] = {
     "data.train_files": list,
     "data.val_files": list,
     "trainer.logger": str,
@@ -119,13 +120,23 @@ def _leaves(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
+def _keys(section: dict[str, Any], place: str = "") -> Iterator[str]:
+    """The dotted name of every section and value."""
+    for name, below in section.items():
+        yield f"{place}{name}"
+        if isinstance(below, dict):
+            yield from _keys(below, f"{place}{name}.")
+
+
 def _written(composed: Composed) -> Iterator[tuple[str, Any, Override]]:
-    """(key, final value, override) of every value that the command sets; a dict value has several."""
+    """(key, final value, last override) of every value that the command sets; a dict value has several."""
+    last: dict[str, Override] = {}
     for override in composed.overrides:
         if not override.is_delete():
             for name, _ in _leaves(override.value()):
-                key = f"{override.key_or_group}.{name}" if name else override.key_or_group
-                yield key, value_at(composed.config, key), override
+                last[f"{override.key_or_group}.{name}" if name else override.key_or_group] = override
+    for key, override in last.items():
+        yield key, value_at(composed.config, key), override
 
 
 def _exists(config: dict[str, Any], key: str) -> bool:
@@ -134,22 +145,27 @@ def _exists(config: dict[str, Any], key: str) -> bool:
     return isinstance(section, dict) and name in section
 
 
-def _is_read(word: str, source: Source) -> bool:
-    """Whether the source reads an attribute or an item of that name, or has a field or an argument called so."""
-    return (
-        re.search(rf"""\.{re.escape(word)}\b|["']{re.escape(word)}["']|\b{re.escape(word)}\s*[:=]""", source.text)
-        is not None
-    )
+def _occurs(word: str, source: Source) -> bool:
+    """Whether the source has the word at all."""
+    return re.search(rf"\b{re.escape(word)}\b", source.text) is not None
+
+
+def _is_read(key: str, source: Source) -> bool:
+    """Whether the source takes the key out of its section: SECTION.NAME, ["NAME"] or .get("NAME"."""
+    section, name = map(re.escape, key.rsplit(".", 2)[-2:])
+    return re.search(rf"""\b{section}\.{name}\b|(?:\[|\.get\(|\bin\s)\s*["']{name}["']""", source.text) is not None
 
 
 def _nearest(key: str, config: dict[str, Any]) -> list[str]:
-    """Up to three keys that may be meant: the same name elsewhere, then keys that look alike."""
-    known = [name for name, _ in _leaves(config)]
-    last = key.rpartition(".")[2]
+    """Up to three keys that may be meant: alike in the same section, the same name elsewhere, alike anywhere."""
+    known = list(_keys(config))
+    parent, _, last = key.rpartition(".")
+    section = value_at(config, parent) if parent else config
+    siblings = difflib.get_close_matches(last, list(section) if isinstance(section, dict) else [], n=2, cutoff=0.7)
     same = [name for name in known if name.rpartition(".")[2] == last]
     same.sort(key=lambda name: -difflib.SequenceMatcher(None, key, name).ratio())
-    alike = difflib.get_close_matches(key, known, n=3, cutoff=0.8)
-    return list(dict.fromkeys([*same[:2], *alike]))[:3]
+    found = [*(f"{parent}.{name}" if parent else name for name in siblings), *same[:2]]
+    return list(dict.fromkeys(found))[:3] or difflib.get_close_matches(key, known, n=2, cutoff=0.9)
 
 
 def _unknown(composed: Composed, classes: _Classes, source: Source) -> Iterator[Finding]:
@@ -167,23 +183,22 @@ def _about_unknown(unknown: Unknown, composed: Composed, classes: _Classes, sour
     if nearest := _nearest(key, composed.defaults):
         remedies.append(f"did you mean {' or '.join(nearest)}?")
     found, strict = classes.of_section(parent) if parent else (None, False)
-    may_add = (
-        _exists(composed.config, parent) if "." in parent else isinstance(value_at(composed.config, parent), dict)
-    )
-    if strict and found is not None:
+    may_add = isinstance(value_at(composed.defaults, parent), dict)
+    if may_add and strict and found is not None:
         may_add = name in found.fields
     elif may_add and not classes.is_free(parent):
-        may_add = _is_read(name, source)
+        may_add = _is_read(key, source)
     if may_add and not unknown.override.is_delete():
         remedies.append(f"it is read where it is given: write +{key}=...")
     return (
         f"verl {source.version} has no key {shown(key, 200)}",
-        " ".join(remedies) or "drop it; nothing in this version reads it",
+        " ".join(remedies) or "drop it",
     )
 
 
 def _unread(composed: Composed, classes: _Classes, source: Source) -> Iterator[Finding]:
     """Keys added with + that the version does not read."""
+    told = set()
     for key, _, override in _written(composed):
         if not (override.is_add() or override.is_force_add()) or _exists(composed.defaults, key):
             continue
@@ -199,8 +214,9 @@ def _unread(composed: Composed, classes: _Classes, source: Source) -> Iterator[F
         )
         parent, name = ".".join(parts[: depth - 1]), parts[depth - 1]
         found, strict = classes.of_section(parent) if parent else (None, False)
-        if found is not None and name in found.fields:
+        if (found is not None and name in found.fields) or (parent, name) in told:
             continue
+        told.add((parent, name))
         near = _nearest(key, composed.defaults)
         remedy = f"did you mean {' or '.join(near)}?" if near else "drop it"
         if found is not None and strict:
@@ -210,7 +226,7 @@ def _unread(composed: Composed, classes: _Classes, source: Source) -> Iterator[F
             yield error("unread-key", message, remedy)
         elif not classes.is_free(".".join(parts[:-1]) or name):
             words = dict.fromkeys((name, parts[-1]))
-            lost = next((word for word in words if not _is_read(word, source)), None)
+            lost = next((word for word in words if not _occurs(word, source)), None)
             if lost is not None:
                 message = f"+{shown(key, 200)}: no code of verl {source.version} reads {shown(lost)!r}"
                 yield error("unread-key", message, remedy)
@@ -229,7 +245,7 @@ def _types(composed: Composed, classes: _Classes) -> Iterator[Finding]:
             yield error(
                 "value-type",
                 f"{shown(key, 200)}={text} is {_kind(value)}, it must be {wanted}",
-                _cure(wanted, value),
+                _cure(wanted, value, text),
             )
         elif (allowed := classes.allowed(key)) is not None and value not in allowed:
             words = ", ".join(map(str, allowed))
@@ -240,27 +256,28 @@ def _wanted(key: str, value: Any, default: Any, *, known: bool, found: Field | N
     """What the value of a key must be, if `value` is not."""
     if key in _ALSO and isinstance(value, _ALSO[key]):
         return None
-    if known and (value is None) == (default is None) and type(value) is type(default):
-        return None  # verl's own YAML is not always of the type that its class states
-    if found is not None:
+    # verl's own YAML is not always of the type that its class states; then the YAML counts.
+    if found is not None and (not known or default in (UNRESOLVED, "???") or found.accepts(default)):
         return None if found.accepts(value) else found.type_text
     if not known or default is None or default in (UNRESOLVED, "???") or value is None:
         return None
-    fits = {bool: bool, int: int, float: (int, float), str: str, list: list, dict: dict}[type(default)]
-    if isinstance(value, fits) and (not isinstance(value, bool) or isinstance(default, bool)):
+    kinds: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
+    if isinstance(value, kinds) and (not isinstance(value, bool) or isinstance(default, bool)):
         return None
-    return _WORDS[type(default)]
+    return _WORDS.get(type(default), type(default).__name__)
 
 
 def _kind(value: object) -> str:
-    return "null" if value is None else f"a {type(value).__name__}"
+    if value is None:
+        return "null"
+    return f"{'an' if isinstance(value, int) and not isinstance(value, bool) else 'a'} {type(value).__name__}"
 
 
-def _cure(wanted: str, value: object) -> str:
+def _cure(wanted: str, value: object, text: str) -> str:
     if wanted in {"bool", _WORDS[bool]}:
         return "write true or false"
     if wanted in {"str", _WORDS[str]} and not isinstance(value, (list, dict)):
-        return f"quote it: '\"{value}\"'"
+        return f"quote it: '{text}'"
     return f"write {wanted if wanted in _WORDS.values() else f'a value of type {wanted}'}"
 
 
