@@ -1,7 +1,7 @@
 """Render a job into one bash script, after checking everything that can be checked here.
 
     python -m launch.render --template grpo --rehearse
-    python -m launch.render --template grpo --job job.yaml --set cluster.nodes=3 -o run_grpo.sh
+    python -m launch.render --template ppo --job job.yaml --set cluster.nodes=4 -o run_ppo.sh
 
 Exit codes: 0 written (or, with --check-only, nothing wrong); 1 the job breaks a rule: every broken rule is printed
 and nothing is written; 2 usage.
@@ -12,15 +12,16 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from launch.checks import check_job
 from launch.config import Job, JobError, load_job
 from launch.config.templates import TEMPLATES
-from launch.finding import Finding
-from launch.rehearse import rehearse as shrink
-from launch.script import RenderRequest, edited_by_hand, render_script
+from launch.engines.raw_overrides import fold
+from launch.layout import plan_layout
+from launch.plan_table import plan_data, plan_table
+from launch.review import EngineCheck, Review, review
+from launch.script import edited_by_hand
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,6 +45,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="report as JSON on stdout")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of a job and exit")
     parser.add_argument("--force", action="store_true", help="overwrite a script that was edited by hand")
+    parser.add_argument(
+        "--verl-source",
+        type=Path,
+        metavar="DIR",
+        help="git checkout or unpacked wheel of verl to compose with [an installed one, a cache, pip download]",
+    )
+    parser.add_argument("--no-engine-check", action="store_true", help="do not compose with verl's configuration")
     return parser
 
 
@@ -56,12 +64,18 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     part.replace(path)
 
 
-def _report(findings: Sequence[Finding], problems: Sequence[str], written: str | None, *, as_json: bool) -> None:
+def _report(reviewed: Review | None, problems: Sequence[str], written: str | None, *, as_json: bool) -> None:
+    findings = reviewed.findings if reviewed is not None else []
     if as_json:
         told = [finding.__dict__ for finding in findings]
         told += [{"id": "job", "severity": "error", "message": text, "remedy": ""} for text in problems]
-        print(json.dumps({"written": written, "findings": told}, indent=2, ensure_ascii=False))
+        report: dict[str, Any] = {"written": written, "findings": told, "plan": None}
+        if reviewed is not None:
+            report["plan"] = plan_data(reviewed.job, plan_layout(reviewed.job), reviewed.memory)
+        print(json.dumps(report, indent=2, ensure_ascii=False))
         return
+    if reviewed is not None:
+        print(plan_table(reviewed.job, plan_layout(reviewed.job), reviewed.memory), file=sys.stderr)
     for text in problems:
         print(f"error: {text}", file=sys.stderr)
     for finding in findings:
@@ -70,14 +84,11 @@ def _report(findings: Sequence[Finding], problems: Sequence[str], written: str |
         print(f"wrote {written}", file=sys.stderr)
 
 
-def _of_the_real_job(job: Job, project: Path) -> list[Finding]:
-    """What would keep the job itself from being rendered: worth knowing while it is only rehearsed."""
-    findings = check_job(job, project, rehearse=False, sample_data=False)
-    return [
-        replace(finding, severity="warning", message=f"without --rehearse: {finding.message}")
-        for finding in findings
-        if finding.severity == "error"
-    ]
+def _script_name(output: str) -> str:
+    name = "run.sh" if output == "-" else Path(output).name
+    if not name.isprintable():
+        raise JobError([f"-o {output!r}: a script's name holds no control characters"])
+    return name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,35 +102,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json and args.output == "-":
         _parser().error("--json and -o - both want stdout; give -o a file")
     output = args.output or f"run_{args.template}.sh"
-    findings: list[Finding] = []
+    reviewed, written = None, None
     try:
-        job = load_job(args.template, args.job, args.set)
-        project = Path.cwd()
-        findings = _of_the_real_job(job, project) if args.rehearse else []
-        sample_data = args.rehearse and not {"train", "val"} & job.data.model_fields_set
-        job = shrink(job) if args.rehearse else job
-        findings += check_job(job, project, rehearse=args.rehearse, sample_data=sample_data)
-        if any(finding.severity == "error" for finding in findings):
-            _report(findings, [], None, as_json=args.json)
+        job = fold(load_job(args.template, args.job, args.set))
+        engine = EngineCheck(not args.no_engine_check, args.verl_source)
+        reviewed = review(job, Path.cwd(), _script_name(output), rehearse=args.rehearse, engine=engine)
+        if not reviewed.good or reviewed.script is None:
+            _report(reviewed, [], None, as_json=args.json)
             return 1
-        name = "run.sh" if output == "-" else Path(output).name
-        if not name.isprintable():
-            raise JobError([f"-o {output!r}: a script's name holds no control characters"])
-        text = render_script(RenderRequest(job, project, name, args.rehearse, sample_data))
-        if args.check_only:
-            _report(findings, [], None, as_json=args.json)
-            return 0
-        if output == "-":
-            print(text, end="")
-        else:
-            _write(Path(output), text, force=args.force)
+        if output == "-" and not args.check_only:
+            print(reviewed.script, end="")
+        elif not args.check_only:
+            _write(Path(output), reviewed.script, force=args.force)
+            written = output
     except JobError as error:
-        _report(findings, error.problems, None, as_json=args.json)
+        _report(reviewed, error.problems, None, as_json=args.json)
         return 1
     except OSError as error:
-        _report(findings, [f"-o {output}: cannot be written: {error}"], None, as_json=args.json)
+        _report(reviewed, [f"-o {output}: cannot be written: {error}"], None, as_json=args.json)
         return 1
-    _report(findings, [], output, as_json=args.json)
+    _report(reviewed, [], written, as_json=args.json)
     return 0
 
 

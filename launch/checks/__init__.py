@@ -4,25 +4,44 @@ from pathlib import Path
 
 from launch.checks.batch import check_batch
 from launch.checks.capability import check_capability
+from launch.checks.data import check_data
 from launch.checks.files import check_binds, check_files
+from launch.checks.memory import check_memory
+from launch.checks.model import check_model
 from launch.checks.plan import check_gpus
 from launch.checks.precision import check_precision
 from launch.checks.reward_function import check_reward_function
+from launch.checks.secrets import check_env_file, check_secrets, check_wandb
+from launch.checks.slurm import check_slurm
 from launch.checks.text import check_text
 from launch.config import Job
+from launch.engines.raw_overrides import check_raw_overrides
 from launch.finding import Finding
 
 
 def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> list[Finding]:
-    """Every broken rule of a job (of the shrunk job, for a rehearsal), errors first."""
+    """Every broken rule of a job (of the shrunk job, for a rehearsal), errors first.
+
+    `project` is the folder that relative paths start from. A rehearsal has models of its own, and with
+    `sample_data` data of its own, so that the job's are not looked at.
+    """
     findings = [
         *check_capability(job, rehearse=rehearse),
         *check_gpus(job, rehearse=rehearse),
         *check_batch(job),
-        *([] if rehearse else check_precision(job)),
         *check_text(job),
+        *check_raw_overrides(job),
+        *check_secrets(job),
+        *check_env_file(job, project),
+        *check_slurm(job, project, rehearse=rehearse),
         *check_binds(job, project, rehearse=rehearse, sample_data=sample_data),
-        *check_reward_function(job, project),
         *check_files(job, project, rehearse=rehearse, sample_data=sample_data),
+        *check_reward_function(job, project),
     ]
+    if not rehearse:
+        findings += check_precision(job)
+        findings += check_wandb(job, project)
+        findings += check_model(job, project)
+        findings += check_memory(job, project)
+        findings += check_data(job, project)
     return sorted(findings, key=lambda finding: finding.severity)

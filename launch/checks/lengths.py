@@ -27,10 +27,10 @@ def check_lengths(job: Job) -> Iterator[Finding]:
             f"set rollout.max_model_len={longest}, or null",
         )
     yield from _batched_tokens(job, rollout.max_model_len or longest)
-    if job.reward.kind == "server" and job.reward.max_length < longest:
+    if job.reward.kind == "server" and job.reward_length < longest:
         yield warning(
             "reward-length",
-            f"reward.max_length={job.reward.max_length} is less than the {prompt} + {response} = {longest} tokens "
+            f"reward.max_length={job.reward_length} is less than the {prompt} + {response} = {longest} tokens "
             "of the longest prompt and response: longer pairs are scored by their beginning",
             f"set reward.max_length={longest}, if the reward model takes that many",
         )
@@ -85,10 +85,10 @@ def check_model_limit(job: Job, shape: ModelShape, where: str) -> Iterator[Findi
 
 def check_reward_limit(job: Job, shape: ModelShape, where: str) -> Iterator[Finding]:
     """The reward server cuts pairs to the reward model's own limit."""
-    if job.reward.max_length > shape.context:
+    if job.reward_length > shape.context:
         yield warning(
             "reward-length",
-            f"reward.max_length={job.reward.max_length} is more than the {shape.context} positions of {where}: "
+            f"reward.max_length={job.reward_length} is more than the {shape.context} positions of {where}: "
             "pairs are cut to those",
             f"set reward.max_length={shape.context}",
         )

@@ -41,6 +41,11 @@ class Job(Section):
         return self.checkpoint.dir or f"outputs/{self.name}"
 
     @property
+    def reward_length(self) -> int:
+        """Tokens of a pair that the reward server takes."""
+        return self.reward.max_length or self.data.max_prompt_length + self.data.max_response_length
+
+    @property
     def needs_reference(self) -> bool:
         """Whether verl loads the reference model (verl/trainer/ppo/utils.py, need_reference_policy)."""
         return self.algorithm.use_kl_loss or self.algorithm.use_kl_in_reward

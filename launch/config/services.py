@@ -22,7 +22,9 @@ class Reward(Section):
     )
     placement: Literal["head"] = Field("head", description="node of the reward server")
     gpus: int = Field(1, ge=0, description="GPUs of the head node that the server takes; 0: CPU")
-    max_length: int = Field(2048, ge=1, description="tokens of prompt and response together")
+    max_length: int | None = Field(
+        None, ge=1, description="tokens of a scored pair; null: max_prompt_length + max_response_length"
+    )
     timeout_s: float = Field(30.0, gt=0, description="seconds that one scoring request may take")
     ready_timeout_s: float = Field(900.0, gt=0, description="seconds until the server must have its model")
     deadline_s: float = Field(120.0, gt=0, description="seconds of retries until an outage ends the job")

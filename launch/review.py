@@ -1,0 +1,106 @@
+"""Everything that can be found out about a job before the queue, and the command that it becomes."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launch.checks import check_job
+from launch.checks.memory import estimate_job
+from launch.checks.secrets import secrets_in
+from launch.config import Job
+from launch.engines import TrainerCommand, trainer_command
+from launch.finding import Finding, error, warning
+from launch.layout import plan_layout
+from launch.memory import MemoryEstimate
+from launch.rehearse import rehearse as shrink
+from launch.script import RenderRequest, render_script
+
+
+@dataclass(frozen=True)
+class EngineCheck:
+    """How a command is composed with verl's own configuration.
+
+    Attributes:
+        wanted: false: not at all, which is told.
+        source: a git checkout or an unpacked wheel of verl; None: an installed one, the cache, or a download.
+    """
+
+    wanted: bool = True
+    source: Path | None = None
+
+
+@dataclass(frozen=True)
+class Review:
+    """A job looked at from all sides.
+
+    Attributes:
+        job: what is rendered; for a rehearsal the shrunk job.
+        findings: of all rules, errors first.
+        script: the text; None where the job cannot be rendered at all.
+        memory: of the job; None for a rehearsal or where the model is not here.
+    """
+
+    job: Job
+    findings: list[Finding]
+    script: str | None
+    memory: MemoryEstimate | None
+
+    @property
+    def good(self) -> bool:
+        """Whether the script may be written."""
+        return self.script is not None and not any(finding.severity == "error" for finding in self.findings)
+
+
+def _of_the_real_job(job: Job, project: Path) -> Iterator[Finding]:
+    """What would keep the job itself from being rendered: worth knowing while it is only rehearsed."""
+    for finding in check_job(job, project, rehearse=False, sample_data=False):
+        if finding.severity == "error":
+            yield replace(finding, severity="warning", message=f"without --rehearse: {finding.message}")
+
+
+def engine_findings(command: TrainerCommand, verl: str, check: EngineCheck) -> list[Finding]:
+    """The command composed with the configuration of verl `verl`."""
+    again = "the job checks it with the image's verl before Ray starts"
+    if not check.wanted:
+        return [warning("engine-unchecked", f"the overrides are not composed with verl {verl}", again)]
+    # Hydra and the source are only loaded for this: the rest of a render takes a third of the time.
+    from launch.engines.config_rules import check_command
+    from launch.engines.source import SourceMissing, find_source
+
+    try:
+        source = find_source(verl, check.source)
+    except SourceMissing as missing:
+        if check.source is not None:
+            return [error("verl-source", missing.reason, missing.remedy)]
+        told = f"the overrides are not composed with verl {verl}: {missing.reason}"
+        return [warning("engine-unchecked", told, f"{missing.remedy}; {again}")]
+    return check_command(command, source)
+
+
+def review(
+    job: Job, project: Path, script_name: str, *, rehearse: bool = False, engine: EngineCheck = EngineCheck()
+) -> Review:
+    """Check a job with every rule, compose it with verl, and render it.
+
+    Args:
+        job: as the user gave it.
+        project: absolute folder that relative paths of the job start from.
+        script_name: file name of the script.
+        rehearse: render the job in small, on CPU; what is wrong with the job itself becomes warnings.
+        engine: how to compose.
+    """
+    sample_data = rehearse and not {"train", "val"} & job.data.model_fields_set
+    findings = [*_of_the_real_job(job, project)] if rehearse else []
+    memory = None if rehearse else estimate_job(job, project)
+    job = shrink(job) if rehearse else job
+    findings += check_job(job, project, rehearse=rehearse, sample_data=sample_data)
+    layout = plan_layout(job)
+    script = None
+    if layout.train_world >= 1:
+        command = trainer_command(job, project, rehearse=rehearse, sample_data=sample_data)
+        findings += engine_findings(command, job.engine.verl, engine)
+        script = render_script(RenderRequest(job, project, script_name, rehearse, sample_data))
+        findings += secrets_in(script, os.environ)
+    unique = dict.fromkeys(sorted(findings, key=lambda finding: finding.severity))
+    return Review(job, [*unique], script, memory)

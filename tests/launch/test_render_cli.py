@@ -1,0 +1,132 @@
+"""`python -m launch.render`: everything that is wrong at once, the plan, the engine's own configuration."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import render
+
+
+def run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str, str]:
+    monkeypatch.chdir(folder)
+    code = render.main(["--template", "grpo", *words])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+@pytest.fixture
+def rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    return lambda *words: run(tmp_path, monkeypatch, capsys, *words)
+
+
+def test_every_kind_of_mistake_comes_at_once(rendered, tmp_path: Path):
+    """Arithmetic, capability, a file, an unknown key of verl and a wrong type: one run names them all."""
+    code, _, told = rendered(
+        "--set", "data.train_batch_size=100",
+        "--set", "engine={verl: 0.9.1, mode: one_step_off}",
+        "--set", "cluster.gpu=a100",
+        "--set", "model.path=/no/such/model",
+        "--set", 'overrides=["actor_rollout_ref.rollout.max_modl_len=9", "trainer.balance_batch=maybe", '
+        '"trainer.nnodes=3"]',
+    )  # fmt: skip
+    assert code == 1
+    for id_ in ("mini-batch", "fp8-gpu", "missing-file", "plan-override"):
+        assert f"error: {id_}: " in told
+    assert "max_modl_len" in told
+    assert "max_model_len" in told  # the nearest valid key
+    assert "trainer.balance_batch" in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_plan_is_drawn(rendered):
+    code, _, told = rendered()
+    assert code == 0
+    assert "node 0 | G G G G G G G R\nnode 1 | T T T T T T T T\n" in told
+    assert told.endswith("wrote run_grpo.sh\n")
+
+
+def test_the_report_for_programs(rendered):
+    code, out, _ = rendered("--json", "--set", "cluster.nodes=1")
+    report = json.loads(out)
+    assert code == 0
+    assert report["written"] == "run_grpo.sh"
+    assert report["plan"]["nodes"] == [{"first": 0, "last": 0, "gpus": report["plan"]["nodes"][0]["gpus"]}]
+    assert report["plan"]["training"]["gpus"] == 4
+    assert {finding["severity"] for finding in report["findings"]} == {"warning"}
+
+
+def test_a_raw_override_of_a_field_is_seen_by_the_rules(rendered, tmp_path: Path):
+    code, _, told = rendered("--set", 'overrides=["data.train_batch_size=100"]')
+    assert code == 1
+    assert "error: mini-batch: data.train_batch_size=100" in told
+    code, _, told = rendered("--set", 'overrides=["data.train_batch_size=384"]')
+    assert code == 0
+    assert "  data.train_batch_size=384\n" in (tmp_path / "run_grpo.sh").read_text()
+
+
+def test_a_raw_override_has_the_last_word(rendered, tmp_path: Path):
+    code, _, told = rendered("--set", 'overrides=["actor_rollout_ref.rollout.seed=7"]')
+    assert code == 0, told
+    assert (tmp_path / "run_grpo.sh").read_text().count("actor_rollout_ref.rollout.seed=7") == 1
+
+
+def test_without_network_and_cache_the_script_is_rendered_with_a_warning(
+    rendered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("LAUNCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    for name in ("PIP_FIND_LINKS", "PIP_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    code, _, told = rendered("--set", "engine.verl=0.8.0")
+    assert code == 0
+    assert "warning: engine-unchecked: the overrides are not composed with verl 0.8.0" in told
+    assert "before Ray starts" in told
+
+
+def test_the_engine_check_can_be_left_out(rendered):
+    code, _, told = rendered("--no-engine-check", "--set", 'overrides=["a.b.c=1"]')
+    assert code == 0
+    assert "warning: engine-unchecked" in told
+
+
+def test_a_source_that_is_none_is_an_error(rendered, tmp_path: Path):
+    code, _, told = rendered("--verl-source", str(tmp_path / "no"))
+    assert code == 1
+    assert "error: verl-source" in told
+
+
+def test_a_secret_of_the_shell_never_gets_into_the_script(
+    rendered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MY_API_KEY", "correct-horse-battery-7")
+    code, out, told = rendered("--set", "logging.project=correct-horse-battery-7")
+    assert code == 1
+    assert "MY_API_KEY" in told
+    assert "correct-horse" not in out + told
+    assert not (tmp_path / "run_grpo.sh").exists()
+
+
+def test_the_schema_has_every_field_with_its_meaning(capsys: pytest.CaptureFixture[str]):
+    assert render.main(["--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["properties"]["template"]["enum"] == ["grpo", "ppo", "dapo"]
+    field = schema["$defs"]["Rollout"]["properties"]["n"]
+    assert (field["verl"], field["default"]) == ("actor_rollout_ref.rollout.n", 8)
+
+
+@pytest.mark.parametrize("template", ["grpo", "ppo", "dapo"])
+def test_a_render_loads_no_torch(template: str, tmp_path: Path):
+    """A login node has none, and importing it takes longer than the whole render."""
+    program = (
+        "import sys; from launch import render; code = render.main(sys.argv[1:]); "
+        "heavy = {'torch', 'ray', 'verl', 'transformers', 'pandas', 'pyarrow'} & set(sys.modules); "
+        "print(sorted(heavy)); sys.exit(code)"
+    )
+    command = [sys.executable, "-c", program, "--template", template]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
