@@ -129,7 +129,7 @@ def plan_table(job: Job, layout: Layout, estimate: MemoryEstimate | None = None)
     lines += textwrap.wrap(", ".join(f"{_LETTERS[role]} {_MEANING[role]}" for role in used), _WIDTH)
     told = _sizes_text(job, layout) + (estimate.lines() if estimate is not None else [])
     for text in told:
-        lines += textwrap.wrap(text, _WIDTH, subsequent_indent="    ", break_long_words=False)
+        lines += textwrap.wrap(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     return "\n".join(lines)
 
 

@@ -38,6 +38,7 @@ def _uneven(kv_heads: int, size: int) -> bool:
 def check_actor_sizes(job: Job, shape: ModelShape, where: str) -> Iterator[Finding]:
     """Sizes of the training pool, for the actor or the critic; `where` is the model's field and path.
 
+    Lengths need not divide by the context parallel size: verl pads each sequence (models/mcore/util.py).
     Sources: megatron-core 0.16.1 transformer_config.py (heads, layers), parallel_state.py (experts),
     transformer/moe/moe_layer.py (sequence parallel); verl 0.9.1 models/transformers/monkey_patch.py (Ulysses).
     """

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from model_folders import QWEN3_4B, QWEN3_30B_A3B
 
 from launch.model_shape import ShapeError, UnknownModelError, read_shape
@@ -198,3 +200,27 @@ def test_no_config(tmp_path: Path):
     (tmp_path / "config.json").mkdir()
     with pytest.raises(ShapeError, match="cannot be read"):
         read_shape(tmp_path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+KEYS = [*QWEN3_30B_A3B, "rope_scaling", "text_config", "id2label", "num_labels"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(changes=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3))
+def test_any_config_is_read_or_explained(tmp_path_factory: pytest.TempPathFactory, changes):
+    root = folder(tmp_path_factory.mktemp("model"), {**QWEN3_30B_A3B, **changes})
+    told = f"{root}/config.json"
+    try:
+        shape = read_shape(root)
+        assert shape.parameters().total >= shape.parameters().active > 0
+        assert shape.kv_bytes_per_token() > 0
+    except ShapeError as error:
+        told = str(error)
+    assert f"{root}/config.json" in told
