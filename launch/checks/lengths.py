@@ -83,12 +83,12 @@ def check_model_limit(job: Job, shape: ModelShape, where: str) -> Iterator[Findi
     yield error("model-length", f"{named} is more than the {limit} positions of {where}", remedy)
 
 
-def check_reward_limit(job: Job, shape: ModelShape, where: str) -> Iterator[Finding]:
-    """The reward server cuts pairs to the reward model's own limit."""
-    if job.reward_length > shape.context:
+def check_reward_limit(job: Job, positions: int, where: str) -> Iterator[Finding]:
+    """The reward server cuts pairs to max_position_embeddings of its model (reward/model.py)."""
+    if job.reward_length > positions:
         yield warning(
             "reward-length",
-            f"reward.max_length={job.reward_length} is more than the {shape.context} positions of {where}: "
-            "pairs are cut to those",
-            f"set reward.max_length={shape.context}",
+            f"reward.max_length={job.reward_length} is more than the {positions} positions of {where}: pairs are cut "
+            "to those",
+            f"set reward.max_length={positions}",
         )

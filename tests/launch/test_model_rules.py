@@ -252,7 +252,8 @@ def test_configs_of_a_policy(tmp_path: Path, config, broken):
         ({**QWEN3_REWARD, "architectures": None}, {"error:reward-model-kind"}),
         ({**QWEN3_REWARD, "auto_map": {"AutoModel": "x.py"}}, {"error:reward-model-code"}),
         ({**QWEN3_REWARD, "max_position_embeddings": 512}, {"warning:reward-length"}),
-        ({**QWEN3_REWARD, "model_type": "deberta-v2"}, set()),
+        ({**QWEN3_REWARD, "model_type": "deberta-v2"}, set()),  # any classifier of transformers will do
+        ({**QWEN3_REWARD, "model_type": "deberta-v2", "max_position_embeddings": 512}, {"warning:reward-length"}),
     ],
 )
 def test_configs_of_a_reward_model(tmp_path: Path, config, broken):
