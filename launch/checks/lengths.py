@@ -88,7 +88,7 @@ def check_reward_limit(job: Job, positions: int, where: str) -> Iterator[Finding
     if job.reward_length > positions:
         yield warning(
             "reward-length",
-            f"reward.max_length={job.reward_length} is more than the {positions} positions of {where}: pairs are cut "
-            "to those",
+            f"reward.max_length={job.reward_length} is more than the {positions} positions of {where}: pairs are "
+            "cut to those",
             f"set reward.max_length={positions}",
         )
