@@ -98,20 +98,24 @@ def training_sizes(job: Job, layout: Layout) -> dict[str, int]:
     return sizes
 
 
+def _many(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def _sizes_text(job: Job, layout: Layout) -> list[str]:
     sizes = training_sizes(job, layout)
     short = {"tensor": "TP", "pipeline": "PP", "context": "CP", "data": "DP"}
     product = " x ".join(f"{short[name]} {size}" for name, size in sizes.items() if name in short)
-    training = f"training: {layout.train_world} GPUs = {product} ({job.actor.strategy})"
+    training = f"training: {_many(layout.train_world, 'GPU')} = {product} ({job.actor.strategy})"
     if sizes.get("expert", 1) > 1:
         training += f"; experts: EP {sizes['expert']} x TP {sizes['expert_tensor']}"
     engine_gpus = job.rollout.tensor_parallel
     pool = layout.train_world if job.engine.mode == "sync" else layout.rollout_nodes * layout.rollout_gpus
-    rollout = f"rollout:  {pool} GPUs = {pool // engine_gpus} engines x TP {engine_gpus} ({job.rollout.engine})"
-    lines = [training, rollout]
+    engines = f"{_many(pool // engine_gpus, 'engine')} x TP {engine_gpus} ({job.rollout.engine})"
+    lines = [training, f"rollout:  {_many(pool, 'GPU')} = {engines}"]
     if job.reward.kind == "server":
-        where = f"{layout.reward_gpus} GPU of the head node" if layout.reward_gpus else "CPUs of the head node"
-        lines.append(f"reward:   {where}".replace("GPU of", "GPUs of" if layout.reward_gpus > 1 else "GPU of"))
+        where = _many(layout.reward_gpus, "GPU") if layout.reward_gpus else "CPUs"
+        lines.append(f"reward:   {where} of the head node")
     return lines
 
 

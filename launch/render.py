@@ -70,11 +70,11 @@ def _report(reviewed: Review | None, problems: Sequence[str], written: str | Non
         told = [finding.__dict__ for finding in findings]
         told += [{"id": "job", "severity": "error", "message": text, "remedy": ""} for text in problems]
         report: dict[str, Any] = {"written": written, "findings": told, "plan": None}
-        if reviewed is not None:
+        if reviewed is not None and not reviewed.rehearse:
             report["plan"] = plan_data(reviewed.job, plan_layout(reviewed.job), reviewed.memory)
         print(json.dumps(report, indent=2, ensure_ascii=False))
         return
-    if reviewed is not None:
+    if reviewed is not None and not reviewed.rehearse:
         print(plan_table(reviewed.job, plan_layout(reviewed.job), reviewed.memory), file=sys.stderr)
     for text in problems:
         print(f"error: {text}", file=sys.stderr)

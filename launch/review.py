@@ -36,12 +36,14 @@ class Review:
 
     Attributes:
         job: what is rendered; for a rehearsal the shrunk job.
+        rehearse: its GPUs are slots that Ray counts.
         findings: of all rules, errors first.
         script: the text; None where the job cannot be rendered at all.
         memory: of the job; None for a rehearsal or where the model is not here.
     """
 
     job: Job
+    rehearse: bool
     findings: list[Finding]
     script: str | None
     memory: MemoryEstimate | None
@@ -103,4 +105,4 @@ def review(
         script = render_script(RenderRequest(job, project, script_name, rehearse, sample_data))
         findings += secrets_in(script, os.environ)
     unique = dict.fromkeys(sorted(findings, key=lambda finding: finding.severity))
-    return Review(job, [*unique], script, memory)
+    return Review(job, rehearse, [*unique], script, memory)
