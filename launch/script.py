@@ -17,7 +17,6 @@ from launch.layout import plan_layout
 from launch.rehearsal.overrides import cpu_environment, ray_cpus
 
 _SCRIPT_HASH = re.compile(r"(?<=; script )[0-9a-f]{12}(?=\. )")
-_VERIFY = TOOLKIT / "launch" / "engines" / "verify.py"
 _PLACEHOLDER = "@SCRIPT_HASH@"
 # Ray's own sizing takes a third of the node; a tiny model needs next to nothing, and nodes may share a machine.
 _REHEARSAL_OBJECT_STORE = 200_000_000
@@ -90,7 +89,7 @@ def _node_options(request: RenderRequest) -> str:
     if job.reward.kind == "server" and job.reward.gpus:
         options += f" --reward-gpus {job.reward.gpus}"
     if job.cluster.network_interface is not None:
-        options += f" --interface {shlex.quote(job.cluster.network_interface)}"
+        options += f" --interface={shlex.quote(job.cluster.network_interface)}"
     options += f" --join-timeout {job.cluster.join_timeout_s:g} --ready-timeout {job.reward.ready_timeout_s:g}"
     if "console" in job.logging.loggers:
         options += " --expect-steps"
@@ -153,6 +152,7 @@ def _jinja() -> Environment:
 def render_script(request: RenderRequest) -> str:
     """The script of a job, with the hash of its own text in its header."""
     job = request.job
+    binds = bind_mounts(job, request.project, rehearse=request.rehearse, sample_data=request.sample_data)
     text = (
         _jinja()
         .get_template("job.sh.j2")
@@ -170,10 +170,10 @@ def render_script(request: RenderRequest) -> str:
             image_key="rehearsal.image" if request.rehearse else "container.image",
             output=str(request.project / job.output_dir),
             env_file=str(request.project / job.container.env_file) if job.container.env_file else None,
-            check=_VERIFY.exists(),
             modules=job.cluster.modules,
             runtime=_RUNTIMES[job.container.runtime],
-            binds=bind_mounts(job, request.project, rehearse=request.rehearse, sample_data=request.sample_data),
+            binds=binds,
+            sources=[bind.partition(":")[0] if bind in job.container.binds else bind for bind in binds],
             python=sys.executable,
             environment=_environment(request),
             trainer=trainer_command(

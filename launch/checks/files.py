@@ -10,13 +10,13 @@ from pydantic import BaseModel
 
 from launch.binds import TOOLKIT, bind_mounts
 from launch.checks.image import check_image
-from launch.checks.secrets import check_env_file, check_wandb
 from launch.config import Job
 from launch.finding import Finding, error, warning
 
 # Each node has its own, and what lies there goes with the job or the next reboot.
 _LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/local", "/localscratch", "/scratch/local", "/scratch-local")
 _LOCAL_VARIABLES = ("TMPDIR", "SLURM_TMPDIR", "LOCAL_SCRATCH", "SCRATCH_LOCAL")
+_UNBOUND = re.compile(r"[:,\x00-\x1f\x7f]")
 _LITTLE_SPACE = 20 * 2**30
 _LONGEST_PATH = 4096 - 256  # PATH_MAX, less what the run adds below a folder
 
@@ -41,17 +41,19 @@ def _fields(job: Job, *, rehearse: bool, sample_data: bool) -> Iterator[tuple[st
 
 
 def check_binds(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> Iterator[Finding]:
-    """Paths that the container program cannot bind: it splits at ':' and ','."""
+    """Paths that the container program cannot bind: it splits at ':' and ','; it prints a list, a line each."""
     chosen = set(job.container.binds)
     named = list(_fields(job, rehearse=rehearse, sample_data=sample_data))
     for folder in bind_mounts(job, project, rehearse=rehearse, sample_data=sample_data):
-        if folder not in chosen and (":" in folder or "," in folder):
+        if folder not in chosen and _UNBOUND.search(folder):
             fields = [field for field, name in named if _below(project / name, Path(folder))]
             whose = (
                 "the project folder" if project == Path(folder) else ", ".join(dict.fromkeys(fields)) or "a link"
             )
             yield error(
-                "bind-path", f"{whose}: {folder!r}: a container bind cannot hold ':' or ','", "rename the folder"
+                "bind-path",
+                f"{whose}: {folder!r}: a container bind cannot hold ':', ',' or a control character",
+                "rename the folder",
             )
     for bind in job.container.binds:
         source = bind.partition(":")[0]
@@ -90,8 +92,6 @@ def check_files(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -
         yield from _check_there(job, field, name, project)
     image = ("rehearsal.image", job.rehearsal.image) if rehearse else ("container.image", job.container.image)
     yield from check_image(*image, project)
-    yield from check_env_file(job, project)
-    yield from check_wandb(job, project)
     yield from _check_output(job, project, rehearse=rehearse)
     yield from _check_places(job, project, rehearse=rehearse)
 

@@ -25,7 +25,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _YEAR_S = 365 * 24 * 3600
 # srun and the container need the environment of the shell that submits.
 _NO_EXPORT = re.compile(r"--export(-file)?=(NONE|NIL|/.*|[0-9]+)$", re.IGNORECASE)
-_INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
+_INTERFACE = re.compile(r"[A-Za-z][A-Za-z0-9_.:@-]{0,14}")
 
 
 def memory_bytes(text: str) -> int:

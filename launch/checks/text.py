@@ -1,9 +1,9 @@
-"""Overrides that are none, and secrets that would be written down."""
+"""Overrides that are none."""
 
 import re
 from collections.abc import Iterator
 
-from launch.checks.secrets import check_secrets, looks_secret
+from launch.checks.secrets import looks_secret
 from launch.config import Job
 from launch.finding import Finding, error
 from launch.supervisor.settings import COMMANDS
@@ -14,7 +14,7 @@ _OVERRIDE = re.compile(rf"(\+{{0,2}}{_KEY}=[^\x00-\x1f\x7f]*)|(~{_KEY}(=[^\x00-\
 
 
 def check_text(job: Job) -> Iterator[Finding]:
-    """Overrides that are none, and secrets that would be written down."""
+    """Raw overrides that Hydra would not read as one override each."""
     for index, text in enumerate(job.overrides):
         if text in COMMANDS or not _OVERRIDE.fullmatch(text):
             remedy = (
@@ -22,4 +22,3 @@ def check_text(job: Job) -> Iterator[Finding]:
             )
             shown = "a text that looks like a secret" if looks_secret(text) else repr(text)
             yield error("override", f"overrides[{index}]: {shown} is not a Hydra override", remedy)
-    yield from check_secrets(job)

@@ -94,7 +94,7 @@ unset "${NAMES[@]/#/APPTAINERENV_}" "${NAMES[@]/#/SINGULARITYENV_}" # another va
 
 # ---- what runs on the head node, in this order; on the others a Ray worker
 MODELS=("$PYTHON" -m launch.rehearsal.prepare --out "$RUN_DIR/rehearsal" --verl 0.9.1 --actor megatron --rollout hf --family qwen3)
-REWARD=("$PYTHON" -m reward.server --model "$RUN_DIR/rehearsal/reward_model" --device cpu --max-length 18432)
+REWARD=("$PYTHON" -m reward.server --model "$RUN_DIR/rehearsal/reward_model" --device cpu --max-length 272)
 # shellcheck disable=SC2016 # ${oc.env:NAME} is for Hydra, not for bash
 TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-name=one_step_off_ppo_megatron_trainer
   'hydra.searchpath=[pkg://verl.trainer.config]'
@@ -179,6 +179,7 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   actor_rollout_ref.actor.megatron.vanilla_mbridge=True
   actor_rollout_ref.rollout.load_format=auto
 )
+CHECK=("$PYTHON" -m launch.engines.verify --verl 0.9.1 -- "${TRAINER[@]:1}") # before Ray starts
 MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force)
 
 mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
@@ -186,6 +187,7 @@ rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.j
 echo "run directory: $RUN_DIR"
 exec env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
   --nodes 2 --ray-gpus-head 2 --ray-gpus-other 2 --ray-cpus 32 --join-timeout 300 --ready-timeout 900 --expect-steps --logical-gpus --object-store 200000000 \
+  ::check "${CHECK[@]}" \
   ::prepare "${MODELS[@]}" \
   ::reward "${REWARD[@]}" \
   ::merge "${MERGE[@]}" \

@@ -77,7 +77,7 @@ NAMES=("${ENVIRONMENT[@]%%=*}")
 unset "${NAMES[@]/#/APPTAINERENV_}" "${NAMES[@]/#/SINGULARITYENV_}" # another value of the host's would win
 
 # ---- what runs on the head node, in this order; on the others a Ray worker
-REWARD=("$PYTHON" -m reward.server --model /project/models/Unsafe-Reward-Qwen3-1.7B --device cuda --max-length 2048)
+REWARD=("$PYTHON" -m reward.server --model /project/models/Unsafe-Reward-Qwen3-1.7B --device cuda --max-length 6144)
 # shellcheck disable=SC2016 # ${oc.env:NAME} is for Hydra, not for bash
 TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
   actor_rollout_ref.actor.clip_ratio_c=3.0
@@ -150,6 +150,7 @@ TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
   trainer.total_epochs=1
   trainer.val_before_train=false
 )
+CHECK=("$PYTHON" -m launch.engines.verify --verl 0.6.1 -- "${TRAINER[@]:1}") # before Ray starts
 MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force)
 
 mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
@@ -157,6 +158,7 @@ rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.j
 echo "run directory: $RUN_DIR"
 exec env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
   --nodes 1 --ray-gpus-head 4 --ray-gpus-other 5 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --join-timeout 300 --ready-timeout 900 --expect-steps \
+  ::check "${CHECK[@]}" \
   ::reward "${REWARD[@]}" \
   ::merge "${MERGE[@]}" \
   ::trainer "${TRAINER[@]}"
