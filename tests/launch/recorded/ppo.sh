@@ -107,6 +107,7 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   actor_rollout_ref.rollout.enable_chunked_prefill=true
   actor_rollout_ref.rollout.gpu_memory_utilization=0.7
   actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4
+  actor_rollout_ref.rollout.max_model_len=6144
   actor_rollout_ref.rollout.mode=async
   actor_rollout_ref.rollout.n=1
   actor_rollout_ref.rollout.name=sglang

@@ -122,6 +122,7 @@ TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
   actor_rollout_ref.rollout.enable_chunked_prefill=true
   actor_rollout_ref.rollout.gpu_memory_utilization=0.7
   actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8
+  actor_rollout_ref.rollout.max_model_len=272
   actor_rollout_ref.rollout.mode=sync
   actor_rollout_ref.rollout.n=8
   actor_rollout_ref.rollout.name=hf

@@ -112,6 +112,7 @@ TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
   actor_rollout_ref.rollout.free_cache_engine=true
   actor_rollout_ref.rollout.gpu_memory_utilization=0.4
   actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4
+  actor_rollout_ref.rollout.max_model_len=6144
   actor_rollout_ref.rollout.max_num_seqs=256
   actor_rollout_ref.rollout.mode=async
   actor_rollout_ref.rollout.n=4
