@@ -139,7 +139,7 @@ def _critic(job: Job) -> Critic:
 
 def _algorithm(job: Job) -> Algorithm:
     small, algorithm = job.rehearsal, job.algorithm
-    buffer, groups = algorithm.overlong_buffer, algorithm.filter_groups
+    buffer = algorithm.overlong_buffer
     length = round(buffer.length * small.max_response_length / job.data.max_response_length)
     return _with(
         algorithm,
@@ -147,6 +147,4 @@ def _algorithm(job: Job) -> Algorithm:
         epochs=small.steps,
         test_every=-1,
         overlong_buffer=_with(buffer, length=max(1, min(length, small.max_response_length - 1))),
-        # No limit is no rehearsal: a reward that is always the same would generate for ever.
-        filter_groups=groups if groups.max_num_gen_batches > 0 else _with(groups, max_num_gen_batches=10),
     )

@@ -58,22 +58,23 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
 
 
-def check_exactness(run: Run, models: Path) -> None:
-    """The first step's checkpoint, merged, equals what the rollout received next, bit for bit, and has changed.
+def check_exactness(run: Run, models: Path, received: int = -1) -> None:
+    """The first step's checkpoint, merged, equals what the rollout received after it, bit for bit; it has changed.
 
-    Both trainers send the weights before a step's generation: the last set that arrives in a run of two steps
-    holds the first step's update, as global_step_1 does. The job itself merged the last checkpoint.
+    Most trainers send the weights before a step's generation: the last set that arrives in a run of two steps
+    holds the first step's update, as global_step_1 does. 0.9.1's main_ppo sends them after each step: the last but
+    one. The job itself merged the last checkpoint.
     """
     merged = run.folder / "merged"
     command = [sys.executable, "-m", "converters.merge", "--local_dir", str(run.checkpoints / "global_step_1")]
     command += ["--target_dir", str(merged), "--base_model", str(models / "policy")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    trained, received = tensors(merged), load_file(run.dumps[-1])
-    assert trained.keys() == received.keys()
+    trained, sent = tensors(merged), load_file(run.dumps[received])
+    assert trained.keys() == sent.keys()
     for name, tensor in trained.items():
-        assert tensor.dtype == received[name].dtype, name
-        assert torch.equal(tensor, received[name]), name
+        assert tensor.dtype == sent[name].dtype, name
+        assert torch.equal(tensor, sent[name]), name
     initial, last = load_file(models / "policy" / "model.safetensors"), tensors(run.folder / "hf_model")
     assert last.keys() == trained.keys()
     for before, after in ((initial, trained), (trained, last)):
@@ -83,6 +84,16 @@ def check_exactness(run: Run, models: Path) -> None:
 ONE_RANK = ("cluster.nodes=1", "actor.pipeline_parallel=1")
 TP2 = ("cluster.nodes=1", "actor={tensor_parallel: 2, pipeline_parallel: 1}")
 PP2 = ("cluster.nodes=1", "actor.pipeline_parallel=2")
+
+EVEN_IS_WORTHLESS = """
+import sys
+sys.path.insert(0, {folder!r})
+import digit_reward
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    score = digit_reward.compute_score(data_source, solution_str, ground_truth)
+    return 1.0 + score if int(ground_truth) % 2 else 0.0
+"""
 
 
 def test_grpo_one_step_off(stack091: Stack, sums: Path, tmp_path: Path):
@@ -137,7 +148,7 @@ def test_ppo_sync_with_the_reward_server(stack091: Stack, sums: Path, tmp_path: 
     run = train(stack091, tmp_path, sums, *TP2, *sync, template="ppo")
     check_steps(run, 2)
     check_critic(run)
-    check_exactness(run, stack091.models)
+    check_exactness(run, stack091.models, received=-2)
     assert "reward server ready" in run.output
 
 
@@ -150,6 +161,19 @@ def test_an_exception_of_the_reward_function_ends_a_sync_job(stack091: Stack, su
     verdict = json.loads((run.folder / "verdict.json").read_text())
     assert verdict["state"] == "failed"
     assert "no such answer" in json.dumps(verdict)
+
+
+def test_dynamic_sampling(stack091: Stack, sums: Path, tmp_path: Path):
+    """The V1 trainer generates again for each prompt whose rewards are all equal, and trains on the others."""
+    function = tmp_path / "reward.py"
+    function.write_text(EVEN_IS_WORTHLESS.format(folder=str(Path(__file__).parent)))
+    settings = ["engine.mode=sync", *ONE_RANK, "reward.kind=function", f"reward.function={function}"]
+    dapo = ["algorithm.filter_groups.enable=true", "algorithm.overlong_buffer.enable=false"]
+    run = train(stack091, tmp_path, sums, *settings, *dapo, template="dapo")
+    assert sorted(run.metrics) == [1, 2]
+    assert sum(metrics["training/filter_groups/evicted_samples"] for metrics in run.metrics.values()) > 0
+    for metrics in run.metrics.values():
+        assert metrics["critic/score/min"] >= 1
 
 
 def test_verl_061_ppo(stack061: Stack, sums: Path, tmp_path: Path):

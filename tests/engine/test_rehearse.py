@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from launch.config import load_job
+from launch.engines.raw_overrides import fold
 from launch.rehearse import rehearse
 
 LARGE = """
@@ -52,14 +54,25 @@ def test_the_overlong_buffer_stays_below_the_response(length: int, shrunk: int):
     assert rehearse(load_job("dapo", None, settings)).algorithm.overlong_buffer.length == shrunk
 
 
-def test_dynamic_sampling_gets_a_limit():
-    settings = ["engine.mode=sync", "algorithm.filter_groups={enable: true, max_num_gen_batches: 0}"]
-    groups = rehearse(load_job("dapo", None, settings)).algorithm.filter_groups
-    assert (groups.enable, groups.max_num_gen_batches) == (True, 10)
-
-
 def test_a_shrunk_value_is_not_the_users():
     """Rules that warn about a field without effect ask which fields the user set."""
     job = rehearse(load_job("grpo", None, ["engine.mode=sync", "cluster.nodes=1"]))
     assert not job.critic.model_fields_set
     assert "nodes" not in job.rollout.model_fields_set
+
+
+def test_raw_overrides_of_sizes_shrink_too():
+    """A raw override has the last word, so that one of a large size must not be left."""
+    raw = [
+        "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=4",
+        "data.max_response_length=8192",
+        "actor_rollout_ref.rollout.max_num_seqs=512",
+        "critic.optim.lr=1e-6",
+        "trainer.save_freq=100",
+        "trainer.total_training_steps=500",
+        "data.validation_shuffle=True",
+    ]
+    job = rehearse(fold(load_job("ppo", None, [f"overrides={json.dumps(raw)}"])))
+    assert job.overrides == ["data.validation_shuffle=True"]
+    assert (job.actor.pipeline_parallel, job.data.max_response_length, job.rollout.max_num_seqs) == (2, 16, None)
+    assert (job.critic.lr, job.checkpoint.every, job.algorithm.total_steps) == (1e-3, 30, 30)
