@@ -133,10 +133,20 @@ def _written(composed: Composed) -> Iterator[tuple[str, Any, Override]]:
     last: dict[str, Override] = {}
     for override in composed.overrides:
         if not override.is_delete():
-            for name, _ in _leaves(override.value()):
-                last[f"{override.key_or_group}.{name}" if name else override.key_or_group] = override
+            for key, _ in _leaves(override.value(), override.key_or_group):
+                last[_first_value(key, composed.defaults)] = override
     for key, override in last.items():
         yield key, value_at(composed.config, key), override
+
+
+def _first_value(key: str, config: dict[str, Any]) -> str:
+    """The key, or the first part of it where the configuration has a value and not a section."""
+    parts = key.split(".")
+    for depth in range(1, len(parts)):
+        start = ".".join(parts[:depth])
+        if not isinstance(value_at(config, start), (dict, type(None))):
+            return start
+    return key
 
 
 def _exists(config: dict[str, Any], key: str) -> bool:
