@@ -48,26 +48,31 @@ def _private_text(path: Path) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise EnvFileError(f"container.env_file: {path} cannot be read: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as stream:
+    try:
         # Of the file that is open: a path may be exchanged between a look and a read.
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise EnvFileError(
-                f"container.env_file: {path} is not a regular file; write NAME=VALUE lines into one"
-            )
-        if found.st_uid != os.getuid():
-            raise EnvFileError(
-                f"container.env_file: {path} belongs to user {found.st_uid}, not to you; make a file of your own"
-            )
-        if found.st_mode & 0o077:
-            raise EnvFileError(
-                f"container.env_file: {path} has mode {stat.S_IMODE(found.st_mode):04o}, which lets others in; "
-                f"run: chmod 600 {path}"
-            )
-        if found.st_size > _LIMIT_BYTES:
-            raise EnvFileError(f"container.env_file: {path} has {found.st_size} bytes, more than {_LIMIT_BYTES}")
-        data = stream.read(_LIMIT_BYTES)
+        _refuse_shared(path, os.fstat(descriptor))
+        data = os.read(descriptor, _LIMIT_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > _LIMIT_BYTES:
+        raise EnvFileError(
+            f"container.env_file: {path} has more than {_LIMIT_BYTES} bytes; it is for a few variables"
+        )
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise EnvFileError(f"container.env_file: {path} is not UTF-8 text at byte {error.start}") from None
+
+
+def _refuse_shared(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise EnvFileError(f"container.env_file: {path} is not a regular file; write NAME=VALUE lines into one")
+    if found.st_uid != os.getuid():
+        raise EnvFileError(
+            f"container.env_file: {path} belongs to user {found.st_uid}, not to you; make a file of your own"
+        )
+    if found.st_mode & 0o077:
+        raise EnvFileError(
+            f"container.env_file: {path} has mode {stat.S_IMODE(found.st_mode):04o}, which lets others in; "
+            f"run: chmod 600 {path}"
+        )

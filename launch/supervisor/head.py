@@ -41,7 +41,7 @@ _RAY_START_S = 300.0
 _WORKERS_END_S = 15.0
 _STOP_S = 3.0
 # The trainer's overrides are in the script; in the log they would fill a page.
-_SHOWN_WORDS = 16
+_SHOWN_WORDS = 12
 
 
 class Head:

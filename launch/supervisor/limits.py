@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import List, Mapping, Optional
 
 OPEN_FILES = 65535
+_FEW_FILES = 16384
 _SHARED_MEMORY = Path("/dev/shm")
 # Ray and the engines start some hundred threads for each GPU.
 _FEW_PROCESSES = 8192
@@ -29,7 +30,7 @@ def raise_open_files() -> List[str]:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError) as error:
             told.append(f"the limit of open files stays at {soft}: {error}")
-    if wanted < OPEN_FILES:
+    if wanted < _FEW_FILES:
         told.append(f"the hard limit of open files is {hard}; Ray wants {OPEN_FILES} (ulimit -Hn)")
     return told
 

@@ -37,7 +37,7 @@ def expand(nodelist: str) -> List[str]:
             for piece in re.findall(r"\[[^\]]*\]|[^\[\]]+", name.strip())
         ]
         found += itertools.islice(("".join(words) for words in itertools.product(*pieces)), _LIMIT)
-    return found
+    return [name for name in found if not set(name) & set("[], \n")]
 
 
 def addresses_of(names: List[str]) -> List[str]:

@@ -118,10 +118,20 @@ def test_success_runs_everything_in_order(start, reward_model: Path):
         "print('scored', compute_score('d', '1 2 3', '4')['score'], os.environ['REWARD_SERVER_URL'], flush=True); "
         "print('gpus', ray.cluster_resources()['GPU'], flush=True)"
     )
-    prepare = ["::prepare", sys.executable, "-c", "print('first')"]
+    prepare = [
+        "::check",
+        sys.executable,
+        "-c",
+        "print('good')",
+        "::prepare",
+        sys.executable,
+        "-c",
+        "print('first')",
+    ]
     merge = ["::merge", sys.executable, "-c", "print('merged')"]
     run = start(score, *prepare, *reward_server(reward_model), *merge)
     assert run.wait() == 0, (run.run_dir / "out").read_text()
+    assert "good" in run.log("check")
     assert "first" in run.log("prepare")
     assert "scored" in run.log("trainer")
     assert "gpus 2.0" in run.log("trainer")
@@ -193,12 +203,19 @@ def test_a_signal_ends_the_job_cleanly(start):
 
 @pytest.mark.parametrize(
     ("marker", "code", "state"),
-    [("::prepare", 26, "failed"), ("::reward", 25, "failed"), ("::merge", 27, "failed")],
+    [
+        ("::check", 19, "failed"),
+        ("::prepare", 26, "failed"),
+        ("::reward", 25, "failed"),
+        ("::merge", 27, "failed"),
+    ],
 )
 def test_each_other_part_has_its_code(start, marker: str, code: int, state: str):
     run = start("print('trained')", marker, sys.executable, "-c", "import sys; sys.exit('no such model')")
     assert run.wait() == code
     assert (run.verdict["state"], run.verdict["evidence"]["text"]) == (state, "no such model")
+    # The check is over before Ray is started at all.
+    assert bool(list((run.run_dir / "logs").glob("*-ray-head.log"))) is (marker != "::check")
     # A failed merge does not hide that the training was fine.
     assert bool(list((run.run_dir / "logs").glob("*-trainer.log"))) is (marker == "::merge")
 
