@@ -1,5 +1,6 @@
 """Files that must be there, and folders that every node can use."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -98,8 +99,11 @@ def check_files(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -
 
 def _check_written(field: str, name: str, project: Path) -> Iterator[Finding]:
     """`~` and `$HOME` are for a shell; YAML and this program take them as they stand."""
-    expanded = os.path.expandvars(Path(name).expanduser() if re.match(r"~[\w.-]*(/|$)", name) else name)
-    if str(expanded) != name and not (project / name).exists():
+    expanded = os.path.expandvars(name)
+    if name.startswith("~"):
+        with contextlib.suppress(RuntimeError):  # no such user: a name that starts with ~
+            expanded = str(Path(expanded).expanduser())
+    if expanded != name and not (project / name).exists():
         yield error(
             "unexpanded-path",
             f"{field}={name} is taken as it stands, and there is no {project / name}",

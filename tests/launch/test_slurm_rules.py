@@ -200,8 +200,9 @@ def test_options_that_contradict_the_job(option: str, severity: str, says: str):
     "option",
     [
         "--reservation=x", "--exclusive", "--signal=USR1@60", "--nice", "-xn7", "--exclude=n[7-9]",
-        "--gres=nvme:1", "--mail-type=END", "--export=ALL", "--export=ALL,A=b", "--nodelist=n1", "--nodelist=n[1-2]",
-        "--licenses=a", "--constraint=ib", "-C", "--comment=gpu", "--gres-flags=enforce-binding", "--nodelist=./hosts",
+        "--gres=nvme:1", "--mail-type=END", "--export=ALL", "--export=ALL,A=b", "--nodelist=n1",
+        "--nodelist=n[1-2]", "--licenses=a", "--constraint=ib", "-C", "--comment=gpu",
+        "--gres-flags=enforce-binding", "--nodelist=./hosts",
     ],
 )  # fmt: skip
 def test_options_that_pass(option: str):
