@@ -52,6 +52,11 @@ def _supervise(settings: Settings) -> int:
     try:
         for text in (*raise_open_files(), *low_limits(shared_memory=not settings.logical_gpus)):
             print(f"[{settings.node}] warning: {text}", file=sys.stderr, flush=True)
+        if settings.ray_cpus < settings.min_cpus:
+            raise SetupError(
+                f"node {settings.node} gives this job {settings.ray_cpus} CPUs; verl asks Ray for "
+                f"{settings.min_cpus} or more on a node and would wait for ever; set cluster.cpus_per_node"
+            )
         settings = settings.with_address()
         make_temp_dir(settings.temp_dir)
         return run_head(settings, _cancelled) if settings.rank == 0 else run_worker(settings, _cancelled)

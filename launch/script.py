@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import launch
 from launch.binds import TOOLKIT, bind_mounts
+from launch.checks.slurm import cpus_needed
 from launch.config import Job
 from launch.engines import trainer_command
 from launch.layout import plan_layout
@@ -90,6 +91,8 @@ def _node_options(request: RenderRequest) -> str:
         options += f" --reward-gpus {job.reward.gpus}"
     if job.cluster.network_interface is not None:
         options += f" --interface={shlex.quote(job.cluster.network_interface)}"
+    if not request.rehearse:
+        options += f" --min-cpus {cpus_needed(job)[0]}"
     options += f" --join-timeout {job.cluster.join_timeout_s:g} --ready-timeout {job.reward.ready_timeout_s:g}"
     if "console" in job.logging.loggers:
         options += " --expect-steps"

@@ -4,7 +4,7 @@ from typing import Dict, List, Mapping, Optional
 
 from launch.supervisor.verdict import SetupError
 
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_ORDER = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 # What Slurm and drivers write for "none".
 _NONE = ("", "NoDevFiles", "void", "none", "-1")
 
@@ -18,6 +18,26 @@ def visible_devices(value: Optional[str], needed: int) -> List[str]:
     if value is None:
         return [str(index) for index in range(needed)]
     return [name.strip() for name in value.split(",") if name.strip() not in _NONE]
+
+
+def one_variable(env: Mapping[str, str]) -> Dict[str, str]:
+    """The environment with one of the variables that say which GPUs are visible: CUDA's, else HIP's, else ROCR's.
+
+    Slurm's gres plugin sets several, and verl refuses that (single_controller/base/worker.py).
+
+    Raises:
+        DeviceError: on a node without CUDA_VISIBLE_DEVICES, where the others name different GPUs.
+    """
+    given = [name for name in _ORDER if env.get(name)]
+    if "CUDA_VISIBLE_DEVICES" not in given and len({env[name] for name in given}) > 1:
+        told = ", ".join(f"{name}={env[name]!r}" for name in given)
+        raise DeviceError(f"{told}: they name different GPUs; unset one of them before sbatch")
+    return {name: value for name, value in env.items() if name not in given[1:]}
+
+
+def visible_variable(env: Mapping[str, str]) -> Optional[str]:
+    """What says which GPUs this job may see on this node; None: all of them."""
+    return next((env[name] for name in _ORDER if name in env), None)
 
 
 def split_devices(value: Optional[str], ray: int, reward: int, node: str) -> "tuple[List[str], List[str]]":
@@ -42,4 +62,4 @@ def with_devices(env: Mapping[str, str], devices: List[str]) -> Dict[str, str]:
 
 def without_devices(env: Mapping[str, str]) -> Dict[str, str]:
     """The environment of a rehearsal: its GPUs are slots, and Ray would check their number against these names."""
-    return {name: value for name, value in env.items() if name not in _VISIBLE}
+    return {name: value for name, value in env.items() if name not in _ORDER}

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Dict, Iterable, List, Mapping
 
-from launch.supervisor.devices import split_devices, with_devices, without_devices
+from launch.supervisor.devices import one_variable, split_devices, visible_variable, with_devices, without_devices
 from launch.supervisor.env_file import read_env_file
 from launch.supervisor.nodelist import addresses_of, expand
 from launch.supervisor.settings import TOOLKIT, Settings
@@ -36,6 +36,7 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
 
     Raises:
         EnvFileError: the environment file cannot be used on this node.
+        DeviceError: the node's variables name different GPUs.
     """
     if settings.env_file is not None:
         environ = {**environ, **read_env_file(settings.env_file)}
@@ -44,12 +45,7 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
         for name, value in environ.items()
         if not _TASK_VARIABLES.match(name) and not _HOST_PYTHON.match(name)
     }
-    if settings.logical_gpus:
-        env = without_devices(env)
-    elif env.get("CUDA_VISIBLE_DEVICES"):
-        # Slurm's gres plugin sets both on NVIDIA nodes and verl refuses that (single_controller/base/worker.py).
-        env.pop("ROCR_VISIBLE_DEVICES", None)
-        env.pop("HIP_VISIBLE_DEVICES", None)
+    env = without_devices(env) if settings.logical_gpus else one_variable(env)
     # XDG_RUNTIME_DIR names a folder of a login session, which a compute node does not have.
     env.pop("XDG_RUNTIME_DIR", None)
     # Another Ray of the user must not be found through the environment.
@@ -103,8 +99,7 @@ def device_environments(env: Dict[str, str], settings: Settings) -> "tuple[Dict[
     """
     if settings.logical_gpus:
         return env, env
-    visible = env.get("CUDA_VISIBLE_DEVICES")
-    ray, reward = split_devices(visible, settings.ray_gpus, settings.reward_gpus, settings.node)
+    ray, reward = split_devices(visible_variable(env), settings.ray_gpus, settings.reward_gpus, settings.node)
     return with_devices(env, ray), with_devices(env, reward)
 
 

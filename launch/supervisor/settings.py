@@ -30,6 +30,7 @@ class Settings:
         reward_gpus: GPUs of this node that the reward server has to itself; Ray does not see them.
         expect_steps: the trainer tells its steps on the console, so that none means that none was done.
         logical_gpus: a rehearsal: GPUs are slots that Ray counts, no hardware.
+        min_cpus: what verl's placement groups ask of `ray_cpus` at least.
         gpus_expected: what Ray must show for all nodes together before the trainer starts.
         object_store_bytes: of Ray on this node; None: from the job's memory on the node.
         env_file: variables of this file of mode 0600 go to every part.
@@ -52,6 +53,7 @@ class Settings:
     expect_steps: bool
     gpus_expected: int
     ray_cpus: int
+    min_cpus: int
     object_store_bytes: Optional[int]
     env_file: Optional[Path]
     nodelist: str
@@ -144,6 +146,9 @@ def _parser() -> argparse.ArgumentParser:
         "--expect-steps", action="store_true", help="a trainer that ends well without a step has failed"
     )
     parser.add_argument("--ray-cpus", type=_at_least(1), required=True, help="CPUs for Ray on each node")
+    parser.add_argument(
+        "--min-cpus", type=_at_least(0), default=0, help="with fewer CPUs on a node verl waits for ever"
+    )
     parser.add_argument("--object-store", type=int, metavar="BYTES", help="Ray's object store on each node")
     parser.add_argument("--env-file", type=Path, metavar="FILE", help="NAME=VALUE lines for every part, mode 0600")
     parser.add_argument("--interface", help="network interface to use on every node")
@@ -208,6 +213,7 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         expect_steps=args.expect_steps,
         gpus_expected=total,
         ray_cpus=args.ray_cpus,
+        min_cpus=args.min_cpus,
         object_store_bytes=args.object_store,
         env_file=args.env_file.absolute() if args.env_file else None,
         nodelist=environ.get("SLURM_JOB_NODELIST", "") if in_slurm else "",

@@ -46,6 +46,8 @@ def test_standard_library_only_and_python_3_9(file: Path):
 
 @given(st.integers(0, 2**31), st.integers(1, 99))
 def test_near_jobs_share_no_port(job: int, distance: int):
+    """A04: jobs that meet on a node have near ids; none of their ports is the same."""
+
     def all_ports(plan: ports.PortPlan) -> set[int]:
         return set(plan.services.values()) | set(range(plan.worker_min, plan.worker_max + 1))
 
@@ -54,6 +56,7 @@ def test_near_jobs_share_no_port(job: int, distance: int):
 
 @given(st.integers(0, 2**31))
 def test_a_plan_is_consistent(job: int):
+    """A04, A05, C25: Ray's workers, its services, SGLang and the kernel each have a range of their own."""
     plan = ports.port_plan(job)
     services = list(plan.services.values())
     assert len(services) == len(set(services)) == 12
@@ -64,6 +67,7 @@ def test_a_plan_is_consistent(job: int):
 
 
 def test_a_taken_port_moves_the_block():
+    """A04: what another program took moves the whole block."""
     plan = ports.port_plan(77)
     with socket.create_server(("127.0.0.1", plan.gcs)):
         assert ports.taken(plan.gcs) == "EADDRINUSE"
@@ -86,6 +90,7 @@ MANY = {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth0": "10.0.0.5", "ib0": "
     ],
 )
 def test_address_choice(found: dict[str, str], wanted: str | None, chosen: str):
+    """A10: one interface for a node, never loopback, docker or 127.0.1.1 by itself."""
     assert addresses.choose(found, wanted, "n1") == (chosen, found[chosen])
 
 
@@ -93,6 +98,7 @@ def test_address_choice(found: dict[str, str], wanted: str | None, chosen: str):
     ("found", "wanted"), [(MANY, "ib7"), ({"lo": "127.0.0.1", "docker0": "172.17.0.1"}, None)]
 )
 def test_no_address_names_node_and_interfaces(found: dict[str, str], wanted: str | None):
+    """A10: an interface that a node lacks."""
     with pytest.raises(addresses.AddressError, match=r"node n1 .*docker0 172\.17\.0\.1.*network_interface"):
         addresses.choose(found, wanted, "n1")
 
@@ -139,6 +145,7 @@ def test_a_daemon_that_ignores_sigterm_is_ended(tmp_path: Path):
 
 
 def test_the_jobs_folder_is_private_or_refused(tmp_path: Path):
+    """A08: another user's folder under our name is not used."""
     folder = tmp_path / "rl"
     make_temp_dir(folder)
     make_temp_dir(folder)  # of an earlier attempt

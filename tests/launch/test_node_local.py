@@ -113,6 +113,7 @@ def reward_server(model: Path) -> list[str]:
 
 
 def test_success_runs_everything_in_order(start, reward_model: Path):
+    """A02: the driver finds the job's Ray; A27: ending the Ray head afterwards leaves the code 0."""
     score = (
         "import os; from reward.client import compute_score; "
         "print('scored', compute_score('d', '1 2 3', '4')['score'], os.environ['REWARD_SERVER_URL'], flush=True); "
@@ -149,6 +150,7 @@ def test_success_runs_everything_in_order(start, reward_model: Path):
     ],
 )
 def test_the_trainers_code_is_the_jobs(start, trainer: str, code: int, cause: str):
+    """A27: 42 stays 42, and a signal stays a signal; the Ray head that is ended with it does not matter."""
     run = start(trainer, "::merge", sys.executable, "-c", "print('must not run')")
     assert run.wait() == code
     assert (run.verdict["component"], run.verdict["cause"]) == ("trainer", cause)
@@ -245,6 +247,7 @@ def test_secrets_do_not_outlive_the_job(start):
 
 
 def test_two_jobs_at_once_do_not_meet(start):
+    """A04: on one machine, with real Rays."""
     trainer = "time.sleep(8); print('nodes', len(ray.nodes()), flush=True)"
     runs = [start(trainer, name=name) for name in ("first", "second")]
     for run in runs:

@@ -55,6 +55,7 @@ def test_in_slurm_each_node_has_its_own(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_rays_folder_leaves_room_for_its_sockets(monkeypatch: pytest.MonkeyPatch):
+    """A07: at most 43 bytes."""
     monkeypatch.setattr(os, "getuid", lambda: 4294967294)
     here = settings.read_settings([*ARGS, "::trainer", "t"], {})
     object.__setattr__(here, "job_number", 4294967295)
@@ -62,6 +63,7 @@ def test_rays_folder_leaves_room_for_its_sockets(monkeypatch: pytest.MonkeyPatch
 
 
 def test_environment_is_cleaned():
+    """A24: what MPI, PMIx and Lightning read; A22, B02, B11: GPUs of another vendor, the host's Python, XDG."""
     here = settings.read_settings([*ARGS, "::trainer", "t"], {})
     host = {
         "PATH": "/bin", "PYTHONPATH": "/image", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "3",
@@ -99,11 +101,13 @@ def test_proxies_are_bypassed_without_losing_the_users_entries():
     ],
 )
 def test_gpus_are_split(value: str | None, ray: int, reward: int, split: tuple[list[str], list[str]]):
+    """A20: indices, uuids, MIG slices, nothing, and Slurm's word for nothing."""
     assert devices.split_devices(value, ray, reward, "n1") == split
 
 
 @pytest.mark.parametrize("value", ["", "NoDevFiles", "0,1", "GPU-aaaa"])
 def test_too_few_gpus_name_node_and_numbers(value: str):
+    """A20: one clear line, no traceback."""
     with pytest.raises(devices.DeviceError, match=r"node n1 has \d GPUs .* needs 2 for Ray and 1 for"):
         devices.split_devices(value, 2, 1, "n1")
 
