@@ -17,6 +17,7 @@ def check_capability(job: Job, *, rehearse: bool) -> Iterator[Finding]:
     yield from _algorithm(job)
     if not rehearse:  # shrinking sets fields, too
         yield from _fsdp2(job)
+        yield from _contents(job)
         yield from _ignored(job)
 
 
@@ -89,6 +90,27 @@ def _fsdp2(job: Job) -> Iterator[Finding]:
             "megatron-only",
             f"actor.fp8={job.actor.fp8} is a recipe of Megatron with Transformer Engine; fsdp2 trains in bf16",
             "set actor.fp8=null or actor.strategy=megatron",
+        )
+
+
+def _contents(job: Job) -> Iterator[Finding]:
+    """Source: verl 0.9.1 utils/checkpoint/checkpoint_manager.py."""
+    contents = job.checkpoint.contents
+    if contents is None:
+        return
+    if job.checkpoint.merge and not {"model", "hf_model"} & set(contents):
+        yield error(
+            "checkpoint-contents",
+            f"checkpoint.contents={contents} holds no weights, and checkpoint.merge wants to merge them",
+            "add model, or set checkpoint.merge=false",
+        )
+        return
+    missing = [part for part in ("model", "optimizer", "extra") if part not in contents]
+    if missing:
+        yield warning(
+            "checkpoint-contents",
+            f"checkpoint.contents={contents} lacks {', '.join(missing)}: training cannot go on from it",
+            "leave checkpoint.contents out to be able to resume",
         )
 
 

@@ -53,6 +53,12 @@ class Checkpoint(Section):
         description="checkpoints of the actor that stay; null: all",
         json_schema_extra=becomes("trainer.max_actor_ckpt_to_keep"),
     )
+    contents: list[Literal["model", "optimizer", "extra", "hf_model"]] | None = Field(
+        None,
+        min_length=1,
+        description="what a checkpoint of the actor holds; null: model, optimizer, extra",
+        json_schema_extra=becomes("actor_rollout_ref.actor.checkpoint.save_contents"),
+    )
     merge: bool = Field(True, description="turn the last checkpoint into a Hugging Face model at the end")
 
 

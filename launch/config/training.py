@@ -64,7 +64,7 @@ class Rollout(Section):
     max_model_len: int | None = Field(
         None,
         ge=1,
-        description="tokens of prompt and response that the engine takes; null: max_prompt_length + max_response_length",
+        description="tokens that the engine takes; null: max_prompt_length + max_response_length",
         json_schema_extra=becomes(f"{_ROLLOUT}.max_model_len"),
     )
     max_batched_tokens: int | None = Field(

@@ -163,6 +163,21 @@ def test_what_has_no_effect_is_told(assignments: tuple[str, ...], id_: str):
     assert id_ not in findings()
 
 
+@pytest.mark.parametrize(
+    ("contents", "wanted"),
+    [
+        ("[model, optimizer, extra]", None),
+        ("[model]", "warning"),
+        ("[hf_model]", "warning"),
+        ("[optimizer, extra]", "error"),
+        ("null", None),
+    ],
+)
+def test_what_is_merged_is_in_the_checkpoint(contents: str, wanted: str | None):
+    assert severity("checkpoint-contents", f"checkpoint.contents={contents}") == wanted
+    assert severity("checkpoint-contents", f"checkpoint={{contents: {contents}, merge: false}}") != "error"
+
+
 def test_the_cache_stays_in_one_step_off():
     assert severity("free-cache", "rollout.free_cache=true") == "error"
     assert severity("free-cache", "rollout.free_cache=true", "engine.mode=sync") is None
