@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from launch.rehearsal.overrides import ACTORS, ROLLOUTS, VERSIONS, cpu_environment
 from launch.rehearsal.tiny_policy import FAMILIES
@@ -88,6 +89,15 @@ def _build_mcore(policy: Path, target: Path, verl: str, rollout: str) -> str:
     return f"Megatron torch_dist checkpoint of {policy}"
 
 
+def _tokenizer(corpus: Sequence[Path]) -> Any:
+    from transformers.utils import logging as transformers_logging
+
+    from launch.rehearsal.tokenizer import build_tokenizer
+
+    transformers_logging.disable_progress_bar()
+    return build_tokenizer(corpus)
+
+
 def prepare(
     out: Path, *, verl: str, actor: str, rollout: str, family: str = "qwen3", corpus: Sequence[Path] = (SAMPLE,)
 ) -> None:
@@ -105,24 +115,22 @@ def prepare(
         PrepareError: A folder of another recipe is in the way, or the conversion failed.
         ValueError: An argument is unknown.
     """
-    from transformers.utils import logging as transformers_logging
-
-    from launch.rehearsal.tiny_policy import build_policy
-    from launch.rehearsal.tiny_reward_model import build_reward_model
-    from launch.rehearsal.tokenizer import build_tokenizer
-
     cpu_environment(verl, actor, rollout)  # refuses what has no backend
-    transformers_logging.disable_progress_bar()
     out = out.resolve()
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in corpus)).hexdigest()
     recipe: dict[str, object] = {"family": family, "corpus_sha256": digest, "format": 1}
 
+    # transformers takes seconds to import: only where something is to be made.
     def make_policy(part: Path) -> str:
-        parameters = build_policy(family, build_tokenizer(corpus), part)
+        from launch.rehearsal.tiny_policy import build_policy
+
+        parameters = build_policy(family, _tokenizer(corpus), part)
         return f"{family}, {parameters:,} parameters"
 
     def make_reward_model(part: Path) -> str:
-        digits = build_reward_model(build_tokenizer(corpus), part)
+        from launch.rehearsal.tiny_reward_model import build_reward_model
+
+        digits = build_reward_model(_tokenizer(corpus), part)
         return f"score rises with the share of the {digits} digit tokens"
 
     _make(out / "policy", recipe, make_policy)

@@ -86,14 +86,26 @@ TP2 = ("cluster.nodes=1", "actor={tensor_parallel: 2, pipeline_parallel: 1}")
 PP2 = ("cluster.nodes=1", "actor.pipeline_parallel=2")
 
 EVEN_IS_WORTHLESS = """
-import sys
-sys.path.insert(0, {folder!r})
-import digit_reward
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    digits = sum(character.isdigit() for character in solution_str)
+    return 1.0 + digits / max(1, len(solution_str)) if int(ground_truth) % 2 else 0.0
+"""
+BREAKS_AFTER_A_STEP = f"""
+import itertools
+calls = itertools.count(1)
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
-    score = digit_reward.compute_score(data_source, solution_str, ground_truth)
-    return 1.0 + score if int(ground_truth) % 2 else 0.0
+    if next(calls) > {BATCH * SAMPLES}:
+        raise ValueError("no such answer")
+    return sum(character.isdigit() for character in solution_str) / max(1, len(solution_str))
 """
+
+
+def reward_function(folder: Path, text: str) -> list[str]:
+    """The --set arguments of a job with this reward function."""
+    path = folder / "reward.py"
+    path.write_text(text)
+    return ["reward.kind=function", f"reward.function={path}"]
 
 
 def test_grpo_one_step_off(stack091: Stack, sums: Path, tmp_path: Path):
@@ -153,23 +165,27 @@ def test_ppo_sync_with_the_reward_server(stack091: Stack, sums: Path, tmp_path: 
 
 
 def test_an_exception_of_the_reward_function_ends_a_sync_job(stack091: Stack, sums: Path, tmp_path: Path):
-    """The V1 trainer of 0.9.1 logs it and goes on: the job takes the other one."""
-    function = tmp_path / "broken_reward.py"
-    function.write_text("def compute_score(*args, **kwargs):\n    raise ValueError('no such answer')\n")
-    reward = ["reward.kind=function", f"reward.function={function}"]
-    run = train(stack091, tmp_path, sums, "engine.mode=sync", *ONE_RANK, *reward, fails=True)
+    """After a step with a critic of FSDP2. 0.9.1's V1 trainer logs it and goes on: a job takes the other one."""
+    settings = ["engine.mode=sync", "actor.strategy=fsdp2", "cluster.nodes=1", f"rollout.n={SAMPLES}"]
+    function = reward_function(tmp_path, BREAKS_AFTER_A_STEP)
+    run = train(stack091, tmp_path, sums, *settings, *function, template="ppo", fails=True)
+    assert list(run.metrics) == [1]
+    assert run.metrics[1]["critic/grad_norm"] > 0
     verdict = json.loads((run.folder / "verdict.json").read_text())
-    assert verdict["state"] == "failed"
+    assert (verdict["state"], verdict["steps_done"]) == ("failed", 1)
     assert "no such answer" in json.dumps(verdict)
 
 
 def test_dynamic_sampling(stack091: Stack, sums: Path, tmp_path: Path):
     """The V1 trainer generates again for each prompt whose rewards are all equal, and trains on the others."""
-    function = tmp_path / "reward.py"
-    function.write_text(EVEN_IS_WORTHLESS.format(folder=str(Path(__file__).parent)))
-    settings = ["engine.mode=sync", *ONE_RANK, "reward.kind=function", f"reward.function={function}"]
-    dapo = ["algorithm.filter_groups.enable=true", "algorithm.overlong_buffer.enable=false"]
-    run = train(stack091, tmp_path, sums, *settings, *dapo, template="dapo")
+    settings = [
+        "engine.mode=sync",
+        "actor.strategy=fsdp2",
+        "cluster.nodes=1",
+        "algorithm.filter_groups.enable=true",
+    ]
+    settings += reward_function(tmp_path, EVEN_IS_WORTHLESS)
+    run = train(stack091, tmp_path, sums, *settings, "algorithm.overlong_buffer.enable=false", template="dapo")
     assert sorted(run.metrics) == [1, 2]
     assert sum(metrics["training/filter_groups/evicted_samples"] for metrics in run.metrics.values()) > 0
     for metrics in run.metrics.values():
