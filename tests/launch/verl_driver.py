@@ -1,10 +1,10 @@
 """Ask the real verl about trainer commands: Hydra composes each, and verl itself judges. Not a test module.
 
-    python verl_driver.py MODEL_DIR [SOURCE_ROOT] < commands.json > verdicts.json
+    python verl_driver.py [SOURCE_ROOT] < commands.json > verdicts.json
 
 Runs in the environment of one verl version; SOURCE_ROOT goes first on sys.path. Standard input is a JSON object of
-name -> [module, config name, overrides]; standard output one of name -> null, or what verl says against it. A tiny
-model is made in MODEL_DIR, because verl reads the critic's model when it makes the critic's configuration.
+name -> [module, config name, overrides]; standard output one of name -> {"config": resolved, "against": null} or
+{"config": null, "against": what verl says}.
 """
 
 import contextlib
@@ -13,17 +13,6 @@ import json
 import sys
 import traceback
 from pathlib import Path
-
-
-def make_model(folder: Path) -> None:
-    from launch.rehearsal.tiny_policy import policy_config
-    from launch.rehearsal.tokenizer import build_tokenizer
-
-    tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(folder)
-    config = policy_config("qwen3", tokenizer)
-    config.architectures = ["Qwen3ForCausalLM"]
-    config.save_pretrained(folder)
 
 
 def judge(module: str, config_name: str, overrides: list[str]) -> dict:
@@ -73,9 +62,8 @@ def _renamed(roles):
 
 
 def main() -> None:
-    if len(sys.argv) > 2:
-        sys.path.insert(0, sys.argv[2])
-    make_model(Path(sys.argv[1]))
+    if len(sys.argv) > 1:
+        sys.path.insert(0, sys.argv[1])
     verdicts = {}
     for name, command in json.load(sys.stdin).items():
         try:
