@@ -92,7 +92,8 @@ def _node_options(request: RenderRequest) -> str:
     if job.cluster.network_interface is not None:
         options += f" --interface={shlex.quote(job.cluster.network_interface)}"
     if not request.rehearse:
-        options += f" --min-cpus {cpus_needed(job)[0]}"
+        for_pools, with_driver = cpus_needed(job)
+        options += f" --min-cpus {with_driver if job.cluster.nodes == 1 else for_pools}"
     options += f" --join-timeout {job.cluster.join_timeout_s:g} --ready-timeout {job.reward.ready_timeout_s:g}"
     if "console" in job.logging.loggers:
         options += " --expect-steps"

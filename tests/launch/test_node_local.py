@@ -112,10 +112,14 @@ def reward_server(model: Path) -> list[str]:
     return ["::reward", sys.executable, "-m", "reward.server", "--model", str(model), "--device", "cpu"]
 
 
-def test_success_runs_everything_in_order(start, reward_model: Path):
+def test_success_runs_everything_in_order(start, reward_model: Path, tmp_path: Path):
     """A02: the driver finds the job's Ray; A27: ending the Ray head afterwards leaves the code 0."""
+    secrets = tmp_path / "my env"
+    secrets.touch(mode=0o600)
+    secrets.write_text('MY_TOKEN=s3cr3t "va=lue" # all of it\n')
     score = (
         "import os; from reward.client import compute_score; "
+        "print('token of', len(os.environ['MY_TOKEN']), flush=True); "
         "print('scored', compute_score('d', '1 2 3', '4')['score'], os.environ['REWARD_SERVER_URL'], flush=True); "
         "print('gpus', ray.cluster_resources()['GPU'], flush=True)"
     )
@@ -130,13 +134,16 @@ def test_success_runs_everything_in_order(start, reward_model: Path):
         "print('first')",
     ]
     merge = ["::merge", sys.executable, "-c", "print('merged')"]
-    run = start(score, *prepare, *reward_server(reward_model), *merge)
+    run = start(score, "--env-file", str(secrets), *prepare, *reward_server(reward_model), *merge)
     assert run.wait() == 0, (run.run_dir / "out").read_text()
     assert "good" in run.log("check")
     assert "first" in run.log("prepare")
     assert "scored" in run.log("trainer")
     assert "gpus 2.0" in run.log("trainer")
     assert "merged" in run.log("merge")
+    assert "token of 27" in run.log("trainer")
+    # C31: in no log, verdict or manifest.
+    assert not [file for file in run.run_dir.rglob("*") if file.is_file() and b"s3cr3t" in file.read_bytes()]
     assert run.verdict["state"] == "completed"
     assert run.verdict["exit_code"] == 0
     assert list((run.run_dir / "reward_log").glob("*.jsonl"))

@@ -158,7 +158,7 @@ mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct 
 rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
 echo "run directory: $RUN_DIR"
 exec env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
-  --nodes 1 --ray-gpus-head 4 --ray-gpus-other 5 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --min-cpus 4 --join-timeout 300 --ready-timeout 900 --expect-steps \
+  --nodes 1 --ray-gpus-head 4 --ray-gpus-other 5 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --min-cpus 5 --join-timeout 300 --ready-timeout 900 --expect-steps \
   ::check "${CHECK[@]}" \
   ::reward "${REWARD[@]}" \
   ::merge "${MERGE[@]}" \
