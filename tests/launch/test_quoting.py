@@ -172,7 +172,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(
-    max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    max_examples=120, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )  # a run is a second
 @given(st.data())
 def test_any_text_anywhere_comes_back_or_is_refused_by_name(root: Path, data: st.DataObject):
