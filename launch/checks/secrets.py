@@ -10,6 +10,7 @@ from pathlib import Path
 from launch.config import Job
 from launch.finding import Finding, error, warning
 from launch.supervisor.env_file import EnvFileError, read_env_file
+from launch.tokens import TOKENS, WANDB
 
 # Names in container.env: the value would be written down.
 SECRET_NAME = re.compile(
@@ -18,20 +19,6 @@ SECRET_NAME = re.compile(
 # Names in the environment of the one who renders: wider, since only their values are looked for.
 _SECRET_VARIABLE = re.compile(r"KEY|TOKEN(?!IZE)|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
 _SHORTEST = 8
-_WANDB = "a W&B key"
-_TOKENS = (
-    ("a Hugging Face token", re.compile(r"\bhf_([A-Za-z0-9]{16,}|(?=[A-Za-z]*[0-9])[A-Za-z0-9]{10,})")),
-    (_WANDB, re.compile(r"\bwandb_v1_\w{16,}|(?<![0-9A-Za-z/_.-])[0-9a-f]{40}(?![0-9A-Za-z/_.-])")),
-    ("a GitHub token", re.compile(r"\bgh[opsur]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}")),
-    ("a GitLab token", re.compile(r"\bglpat-[A-Za-z0-9_-]{16,}")),
-    ("an API key", re.compile(r"\bsk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{12,}")),
-    ("an AWS key", re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b")),
-    ("a Slack token", re.compile(r"\bxox[abeprs]-[A-Za-z0-9-]{10,}")),
-    ("a Google key", re.compile(r"\bAIza[A-Za-z0-9_-]{35}")),
-    ("a JSON web token", re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}")),
-    ("a private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
-    ("a password in a URL", re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@]{4,}@")),
-)  # fmt: skip
 # A commit has 40 hex digits, too.
 _COMMIT_KEY = re.compile(r"(revision|commit|sha|hash|version)[\w.]*\s*[=:]", re.IGNORECASE)
 
@@ -99,11 +86,6 @@ def _texts(value: object, place: str) -> Iterator[tuple[str, str]]:
             yield from _texts(item, f"{place}[{index}]")
 
 
-def looks_secret(text: str) -> bool:
-    """Whether a text must not be shown in a message."""
-    return any(pattern.search(text) for _, pattern in _TOKENS)
-
-
 def check_secrets(job: Job) -> Iterator[Finding]:
     """Names and texts of a job that look like secrets. The messages never hold the text."""
     for name, value in job.container.env.items():
@@ -115,9 +97,9 @@ def check_secrets(job: Job) -> Iterator[Finding]:
                 f"export {name} in the shell that submits, or write it into container.env_file",
             )
     for field, text in _texts(job.model_dump(mode="json"), ""):
-        for what, pattern in _TOKENS:
+        for what, pattern in TOKENS:
             match = pattern.search(text)
-            if match is None or (what == _WANDB and _COMMIT_KEY.search(f"{field}={text[: match.start()]}=")):
+            if match is None or (what == WANDB and _COMMIT_KEY.search(f"{field}={text[: match.start()]}=")):
                 continue
             yield error(
                 "secret",

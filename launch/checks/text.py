@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from launch.checks.secrets import looks_secret
 from launch.config import Job
 from launch.finding import Finding, error
 from launch.supervisor.settings import COMMANDS
+from launch.tokens import looks_secret
 
 # Hydra's grammar of a key (hydra 1.3, "Override grammar"); bare keys can only be deleted.
 _KEY = r"[A-Za-z_][A-Za-z0-9_./@-]*"

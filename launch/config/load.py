@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from launch.config.job import Job
 from launch.config.templates import Template, template_defaults
+from launch.tokens import hide
 
 
 class JobError(ValueError):
@@ -127,7 +128,7 @@ def _explain(error: ValidationError) -> list[str]:
             shown = repr(item["input"])
             value = f" (got {shown if len(shown) <= 80 else shown[:77] + '...'})"
             lines.append(f"{place}: {message}{'' if item['type'] == 'value_error' else value}")
-    return lines
+    return [hide(line) for line in lines]
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

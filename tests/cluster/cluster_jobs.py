@@ -58,7 +58,7 @@ def render_idle(cluster: Cluster, name: str, code: str, *settings: str) -> Path:
     )
     replace_trainer(script, code)
     text = script.read_text(encoding="utf-8")
-    without = re.sub(r"^  ::prepare .*\n", "", text, flags=re.MULTILINE)
-    assert text.count("\n") - without.count("\n") == 2
+    without = re.sub(r"^  ::(?:check|prepare) .*\n", "", text, flags=re.MULTILINE)
+    assert text.count("\n") - without.count("\n") == 3  # one check, two preparations
     script.write_text(without, encoding="utf-8")
     return script

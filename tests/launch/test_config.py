@@ -208,3 +208,14 @@ def test_fields_name_the_key_that_they_become():
     assert len(set(pairs.values())) == len(pairs)
     schema = Job.model_json_schema()
     assert schema["$defs"]["Data"]["properties"]["train_batch_size"]["verl"] == "data.train_batch_size"
+
+
+@pytest.mark.parametrize(
+    "field", ["cluster.time", "cluster.nodes", "engine.verl", "cluster.gpu", "container.binds"]
+)
+def test_a_token_in_a_wrong_place_is_not_shown(field: str):
+    token = "hf_" + "a1B2c3D4" * 4
+    told = problems(f"{field}={token}")
+    assert len(told) == 1
+    assert field in told[0]
+    assert token not in told[0]
