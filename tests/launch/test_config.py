@@ -211,7 +211,7 @@ def test_fields_name_the_key_that_they_become():
 
 
 @pytest.mark.parametrize(
-    "field", ["cluster.time", "cluster.nodes", "engine.verl", "cluster.gpu", "container.binds"]
+    "field", ["cluster.time", "cluster.nodes", "engine.verl", "cluster.mem", "container.binds"]
 )
 def test_a_token_in_a_wrong_place_is_not_shown(field: str):
     token = "hf_" + "a1B2c3D4" * 4
