@@ -78,7 +78,8 @@ def compose_command(
         try:
             with initialize_config_dir(str(folder), version_base=None):
                 config = compose(command.config_name, [text for text in base_overrides if text])
-        except (HydraException, OmegaConfBaseException, RecursionError) as problem:
+        # Hydra fails in many ways on a choice that makes no sense (TypeError for a list); each one is told.
+        except Exception as problem:  # noqa: BLE001
             told = " ".join(str(problem).split())
             remedy = "correct the override that chooses a part of the configuration"
             return [*findings, error("compose", f"verl {source.version}: {shown(told, 400)}", remedy)]

@@ -189,8 +189,15 @@ def _unknown(composed: Composed, classes: _Classes, source: Source) -> Iterator[
 def _about_unknown(unknown: Unknown, composed: Composed, classes: _Classes, source: Source) -> tuple[str, str]:
     key = unknown.key[:400]
     parent, _, name = key.rpartition(".")
+    nearest = [near for near in _nearest(key, composed.defaults) if near != key]
+    if _exists(composed.defaults, key):  # below an interpolation
+        others = [near for near in nearest if near.endswith(f".{name}")]
+        return (
+            f"verl {source.version} takes {shown(key, 200)} from another section, and it cannot be set by itself",
+            f"set {' or '.join(others)}" if others else "drop it",
+        )
     remedies = []
-    if nearest := _nearest(key, composed.defaults):
+    if nearest:
         remedies.append(f"did you mean {' or '.join(nearest)}?")
     found, strict = classes.of_section(parent) if parent else (None, False)
     may_add = isinstance(value_at(composed.defaults, parent), dict)
@@ -322,7 +329,7 @@ def _reward_manager(composed: Composed, source: Source) -> Iterator[Finding]:
                 f"{key}={name}: this manager turns an exception or a timeout of the reward function into 0.0",
                 "use naive, or dapo",
             )
-        elif known and name not in known:
+        elif known and isinstance(name, str) and name not in known:
             yield error(
                 "value",
                 f"{key}={shown(str(name))}: verl {source.version} has no such reward manager",

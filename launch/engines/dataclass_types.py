@@ -167,15 +167,15 @@ def _accepts(node: ast.expr, value: object) -> bool:
 
 
 def _accepts_one(node: ast.expr, value: object) -> bool:
-    if isinstance(node, ast.Constant):
-        return node.value is not None or value is None
+    if isinstance(node, ast.Constant):  # None, or the dots of tuple[int, ...]
+        return node.value is None and value is None
     if isinstance(node, ast.Subscript):
         outer = _plain_name(node.value)
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if outer == "Literal":
             return any(isinstance(one, ast.Constant) and one.value == value for one in inner)
-        if outer in _LISTS and isinstance(value, list) and len(inner) == 1:
-            return all(_accepts(inner[0], item) for item in value)
+        if outer in _LISTS and isinstance(value, list):
+            return all(any(_accepts(one, item) for one in inner) for item in value)
         return _accepts_name(outer, value)
     return _accepts_name(_plain_name(node), value)
 

@@ -7,14 +7,17 @@ nothing), C09 (the reward function's place), C12 (a reward that fails in silence
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from verl_sources import VERSIONS, command, job, source
 
-from launch.engines import TrainerCommand
+from launch.engines import TrainerCommand, config_rules, hydra_text
 from launch.engines.compose import IN_THE_JOB, Composed, compose_command
 from launch.engines.config_rules import check_command
 from launch.engines.dataclass_types import ClassReader
@@ -67,6 +70,13 @@ def test_our_own_command_has_nothing_wrong_and_is_what_hydra_composes(verl: str,
             patch.setenv(name, value)
         theirs = OmegaConf.to_container(compose(made.config_name, overrides), resolve=True)
     assert composed.config == theirs
+
+
+def test_a_section_that_is_taken_from_another_one():
+    key = "actor_rollout_ref.ref.megatron.override_transformer_config.recompute_granularity"
+    (found,) = findings(f"{key}=full", verl="0.6.1")
+    assert f"takes {key} from another section" in found.message
+    assert found.remedy.startswith(f"set {ACTOR}.megatron.override_transformer_config.recompute_granularity")
 
 
 def test_unknown_keys_name_what_may_be_meant():
@@ -187,6 +197,46 @@ def test_values_that_fit(verl: str):
     )
 
 
+def leaves(section: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in section.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{place}{name}.")
+        else:
+            yield f"{place}{name}", value
+
+
+@pytest.mark.parametrize("verl", VERSIONS)
+@pytest.mark.parametrize("strategy", ["megatron", "fsdp2"])
+def test_every_default_of_verl_may_be_given(verl: str, strategy: str, monkeypatch: pytest.MonkeyPatch):
+    """No rule is against what verl's own configuration says, and a word for each of its numbers is an error."""
+    monkeypatch.setattr(config_rules, "_MOST_UNKNOWN", 1000)
+    given = command(job(verl, f"actor.strategy={strategy}", *(["actor.fp8=null"] if strategy == "fsdp2" else [])))
+    composed = compose_command(given, source(verl))
+    assert isinstance(composed, Composed)
+    defaults = {
+        key: value
+        for key, value in leaves(composed.defaults)
+        if value != "???" and "-" not in key and not key.endswith("_target_")
+    }
+
+    def found_with(overrides: list[str]) -> list[Finding]:
+        return check_command(replace(given, overrides=(*given.overrides, *overrides)), source(verl))
+
+    found = found_with([hydra_text.override(key, value) for key, value in defaults.items()])
+    # Below an interpolation nothing can be set in Hydra, not even the same.
+    fixed = tuple({f"{one.message.split()[3]}." for one in found if "from another section" in one.message})
+    assert [one.line() for one in found if "from another section" not in one.message] == []
+    numbers = [
+        key
+        for key, value in defaults.items()
+        if type(value) in (int, float, bool) and not f"{key}.".startswith(fixed)
+    ]
+    flagged = [one.message.partition("=")[0] for one in found_with([f"{key}=word" for key in numbers])]
+    either = {"algorithm.rollout_correction.rollout_is_threshold"}  # float or str in verl's own annotation
+    assert set(numbers) - set(flagged) <= either
+    assert len(numbers) > 200
+
+
 def test_values_that_verl_refuses_by_name():
     found = told(f"{ACTOR}.loss_agg_mode=tokenmean", f"{ACTOR}.megatron.router_replay.mode=R9")
     assert "token-mean, token-sum, seq-mean" in found[f"{ACTOR}.loss_agg_mode"]
@@ -239,6 +289,8 @@ HOSTILE = [
     "trainer.nnodes=choice(1,2)",
     "trainer.nnodes=range(1,3)",
     "actor@nowhere=dp_actor",
+    "model_engine=[[9]]",
+    "reward.reward_manager.name=[[9]]",
     "+nothing@here=x",
 ]
 
