@@ -139,6 +139,8 @@ def _parsed(texts: tuple[str, ...]) -> tuple[list[Override], list[Finding]]:
             override = parser.parse_override(text)
             swept = override.is_sweep_override()
             override.value()
+            if not override.key_or_group or ".." in override.key_or_group:
+                raise ValueError("it has no key")
         except (HydraException, OmegaConfBaseException, RecursionError, ValueError) as problem:
             told = str(problem).strip().splitlines() or [type(problem).__name__]
             remedy = "put the value in single quotes, KEY='VALUE', see Hydra's override grammar"

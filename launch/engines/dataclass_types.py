@@ -40,11 +40,12 @@ class Field:
 
 @dataclass
 class ConfigClass:
-    """A dataclass with the fields that it inherits, and the words that its __post_init__ allows for a field."""
+    """A dataclass with the fields that it inherits, and the __post_init__ of its bases and its own."""
 
     name: str
     fields: dict[str, Field] = field(default_factory=dict)
-    allowed: dict[str, list[object]] = field(default_factory=dict)
+    checks: list[ast.FunctionDef] = field(default_factory=list)
+    constants: dict[str, ast.expr] = field(default_factory=dict)
 
 
 class ClassReader:
@@ -116,7 +117,8 @@ class ClassReader:
         for base in node.bases:
             if isinstance(base, ast.Name) and (known := self._find(module, base.id, seen)) is not None:
                 built.fields |= known.fields
-                built.allowed |= known.allowed
+                built.checks += known.checks
+                built.constants |= known.constants
                 inherited = True
         if not inherited and not any("dataclass" in ast.unparse(mark) for mark in node.decorator_list):
             return None
@@ -125,7 +127,9 @@ class ClassReader:
                 none = isinstance(part.value, ast.Constant) and part.value.value is None
                 built.fields[part.target.id] = Field(part.annotation, none, module)
             elif isinstance(part, ast.FunctionDef) and part.name == "__post_init__":
-                built.allowed |= dict(_allowed_words(part))
+                built.checks.append(part)
+        tree = self._tree(module)
+        built.constants |= dict(_constants(tree.body if tree is not None else []))
         return built
 
 
@@ -192,30 +196,8 @@ def _accepts_name(name: str, value: object) -> bool:
     return True
 
 
-def _allowed_words(function: ast.FunctionDef) -> Iterator[tuple[str, list[object]]]:
-    """(field, values) where __post_init__ refuses what is not in a list that is written there.
-
-    Read are `if self.x not in [...]: raise` and `assert self.x in [...]` at the top of the function, the list in
-    place or in a local name. A rule under a further condition is left to verl.
-    """
-    names: dict[str, ast.expr] = {}
-    for part in function.body:
-        if isinstance(part, ast.Assign) and len(part.targets) == 1 and isinstance(part.targets[0], ast.Name):
-            names[part.targets[0].id] = part.value
-            continue
-        operator: type[ast.cmpop]
-        if isinstance(part, ast.Assert):
-            test, operator = part.test, ast.In
-        elif isinstance(part, ast.If) and isinstance(part.body[-1], ast.Raise):
-            test, operator = part.test, ast.NotIn
-        else:
-            continue
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], operator):
-            field_node, values = test.left, test.comparators[0]
-            values = names.get(values.id, values) if isinstance(values, ast.Name) else values
-            if not (isinstance(field_node, ast.Attribute) and ast.unparse(field_node.value) == "self"):
-                continue
-            if isinstance(values, (ast.List, ast.Tuple, ast.Set)) and all(
-                isinstance(item, ast.Constant) for item in values.elts
-            ):
-                yield field_node.attr, [item.value for item in values.elts if isinstance(item, ast.Constant)]
+def _constants(statements: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """(name, expression) of a module's plain assignments."""
+    for statement in statements:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            yield statement.targets[0].id, statement.value

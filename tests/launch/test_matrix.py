@@ -47,18 +47,19 @@ CELLS = [
 AGREED = [
     ("+actor_rollout_ref.rollout.repetition_penalty=1.1", ("0.8.0", "0.9.1")),
     ("+actor_rollout_ref.rollout.limit_images=2", VERSIONS),
-    ("+actor_rollout_ref.rollout.no_such=1", ()),
     ("+actor_rollout_ref.actor.grad_offload=true", ()),
     ("++actor_rollout_ref.actor.megatron.grad_offload=true", ("0.6.1", "0.8.0")),
-    ("+actor_rollout_ref.actor.optim.no_such=1", ()),
     ("+actor_rollout_ref.model.no_such=1", ()),
     ("+actor_rollout_ref.actor.megatron.override_transformer_config.moe_router_dtype=fp32", VERSIONS),
     ("+actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend=fa3", VERSIONS),
     ("actor_rollout_ref.actor.loss_agg_mode=token-sum", ("0.9.1",)),
     ("actor_rollout_ref.actor.megatron.dtype=float8", ()),
+    ("actor_rollout_ref.rollout.mode=sync", ("0.6.1",)),
+    ("actor_rollout_ref.rollout.expert_parallel_size=4", ()),
+    ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", ()),
+    ("actor_rollout_ref.actor.ppo_micro_batch_size=4", ()),
     ("trainer.no_such=1", ()),
     ("+trainer.nnodes=3", ()),
-    ("~trainer.no_such", ()),
     ("data.max_prompt_length=${no.such}", ()),
 ]
 
