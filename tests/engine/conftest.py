@@ -25,10 +25,9 @@ def interpreter(variable: str, default: str, target: str) -> str:
     return str(python)
 
 
-def prepared(python: str, verl: str, rollout: str, out: Path) -> Stack:
+def prepared(python: str, verl: str, out: Path) -> Stack:
     """Make the tiny models with the environment that will train them."""
     command = [python, "-m", "launch.rehearsal.prepare", f"--out={out}", f"--verl={verl}", "--actor=megatron"]
-    command += [f"--rollout={rollout}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return Stack(python, verl, out)
@@ -37,7 +36,7 @@ def prepared(python: str, verl: str, rollout: str, out: Path) -> Stack:
 @pytest.fixture(scope="session")
 def stack091(tmp_path_factory: pytest.TempPathFactory) -> Stack:
     """verl 0.9.1: the environment that runs the tests."""
-    return prepared(sys.executable, "0.9.1", "hf", tmp_path_factory.mktemp("models-0.9.1"))
+    return prepared(sys.executable, "0.9.1", tmp_path_factory.mktemp("models-0.9.1"))
 
 
 @pytest.fixture(scope="session")
@@ -51,14 +50,13 @@ def stack080(stack091: Stack, tmp_path_factory: pytest.TempPathFactory) -> Stack
 def stack061(tmp_path_factory: pytest.TempPathFactory) -> Stack:
     """verl 0.6.1, in its own environment."""
     python = interpreter("VERL061_PYTHON", ".envs/verl-0.6.1/bin/python", "env-061")
-    return prepared(python, "0.6.1", "hf", tmp_path_factory.mktemp("models-0.6.1"))
+    return prepared(python, "0.6.1", tmp_path_factory.mktemp("models-0.6.1"))
 
 
 @pytest.fixture(scope="session")
-def stack_vllm(tmp_path_factory: pytest.TempPathFactory) -> Stack:
-    """verl 0.9.1 with vLLM's CPU build, in its own environment."""
-    python = interpreter("VLLM_PYTHON", ".envs/verl-vllm/bin/python", "env-vllm")
-    return prepared(python, "0.9.1", "vllm", tmp_path_factory.mktemp("models-vllm"))
+def stack_vllm(stack091: Stack) -> Stack:
+    """verl 0.9.1 with vLLM's CPU build, in its own environment, and the models of the other 0.9.1."""
+    return Stack(interpreter("VLLM_PYTHON", ".envs/verl-vllm/bin/python", "env-vllm"), "0.9.1", stack091.models)
 
 
 @pytest.fixture(scope="session")

@@ -99,7 +99,7 @@ def gather_scalars():
 
 def average_by_sum():
     with tempfile.TemporaryDirectory() as meeting:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("fork")  # a spawned rank would import verl again
         queue = context.Queue()
         ranks = [context.Process(target=_average, args=(meeting, rank, queue)) for rank in range(2)]
         for process in ranks:
