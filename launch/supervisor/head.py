@@ -40,6 +40,7 @@ from launch.supervisor.watch import Cancelled, Watch, failure_of, say
 _RAY_START_S = 300.0
 _WORKERS_END_S = 15.0
 _STOP_S = 3.0
+_LATE_NODES_S = 10.0
 # The trainer's overrides are in the script; in the log they would fill a page.
 _SHOWN_WORDS = 12
 
@@ -65,6 +66,7 @@ class Head:
         self._token = secrets.token_hex(32)
         self._hub = Hub(settings.address, self._ports.control, self._token)
         self._watch = Watch(settings, self._hub, cancelled)
+        self._cancelled = cancelled
         self._closed = False
         self.hf_model: Optional[Path] = None
 
@@ -79,11 +81,12 @@ class Head:
         settings = self._settings
         self._write_manifest()
         say(settings, f"head at {settings.address} ({settings.interface}), {settings.nodes} nodes")
+        self._publish()
         if settings.check:
             self._run_to_end("check", settings.check)
         self._start("ray head", head_command(settings, self._ports), self._ray_env)
         self._watch.wait(lambda: _listens(settings.address, self._ports.gcs), _RAY_START_S, "ray head")
-        self._publish()
+        self._watch.ray_is_up()
         for command in settings.prepare:
             self._run_to_end("prepare", command)
         self._start_reward_server()
@@ -113,7 +116,7 @@ class Head:
         write_json(settings.run_dir / "manifest.json", told)
 
     def _publish(self) -> None:
-        """Let the other nodes come: Ray answers here now."""
+        """Let the other nodes come. They start Ray when it is up here, and learn of a failure before that."""
         told = {
             "address": self._settings.address,
             "control_port": self._ports.control,
@@ -217,6 +220,8 @@ class Head:
         if self._closed:
             return
         self._closed = True
+        if exit_code and self._cancelled() is None:
+            self._await_the_rest()
         late = self._hub.end(exit_code, _WORKERS_END_S)
         if late:
             names = [str(self._hub.nodes[rank]["node"]) for rank in late]
@@ -227,6 +232,15 @@ class Head:
         self._hub.close()
         for file in (*self._secrets, self._settings.rendezvous):
             file.unlink(missing_ok=True)
+
+    def _await_the_rest(self) -> None:
+        """Let nodes that are still starting join. One that srun has to end may end with a code above the cause's,
+        and srun takes the highest."""
+        until = time.monotonic() + _LATE_NODES_S
+        while len(self._hub.nodes) < self._settings.nodes - 1 and time.monotonic() < until:
+            if self._cancelled() is not None:
+                return
+            self._hub.poll(0.2)
 
 
 def _write_secret(path: Path, text: str) -> None:

@@ -24,6 +24,8 @@ _POLL_S = 0.2
 _ROOT_CAUSE_S = 4.0
 # A message to a node has at most 65536 bytes.
 _TOLD_NODES = 3000
+# After that the nodes that are there start without those that come late.
+_ADDRESSES_S = 20.0
 
 Cancelled = Callable[[], Optional[int]]
 
@@ -55,6 +57,8 @@ class Watch:
         self._cancelled = cancelled
         self._reaped = time.monotonic()
         self._over = False
+        self._ray_up: Optional[float] = None
+        self._told = 0
         self.parts: List[Component] = []
         self.ray_nodes = RayNodes(LogFollower(settings.log("ray watch")))
 
@@ -98,6 +102,10 @@ class Watch:
         while time.monotonic() < until:
             self.turn()
 
+    def ray_is_up(self) -> None:
+        """Let the other nodes start Ray: when all of them are known, or those that are after some time."""
+        self._ray_up = time.monotonic()
+
     def nodes_are_over(self) -> None:
         """Stop watching the other nodes and the parts: what is left of the job needs this node alone."""
         self._over = True
@@ -112,6 +120,7 @@ class Watch:
     def _see_nodes(self) -> None:
         for event in self._hub.poll(_POLL_S):
             self._on_event(event)
+        self._tell_addresses()
         for address in self.ray_nodes.update():
             names = {info["address"]: str(info["node"]) for info in self._hub.nodes.values()}
             raise self.failed("ray worker", f"Ray lost the node at {address}", names.get(address))
@@ -128,9 +137,15 @@ class Watch:
             raise self.failed("node", f"node lost: {event['why']}", node)
         if event["type"] == "hello":
             say(self._settings, f"{node} joined from {info['address']}")
-            if len(self._hub.nodes) == self._settings.nodes - 1:
-                addresses = [self._settings.address, *(n["address"] for n in self._hub.nodes.values())]
-                self._hub.tell({"type": "nodes", "addresses": addresses[:_TOLD_NODES]})
+
+    def _tell_addresses(self) -> None:
+        known = len(self._hub.nodes)
+        if self._ray_up is None or known == self._told:
+            return
+        if known == self._settings.nodes - 1 or time.monotonic() - self._ray_up > _ADDRESSES_S:
+            self._told = known
+            addresses = [self._settings.address, *(n["address"] for n in self._hub.nodes.values())]
+            self._hub.tell({"type": "nodes", "addresses": addresses[:_TOLD_NODES]})
 
     def _see_reward_outage(self) -> None:
         """verl does not end for every exception of a reward function; the client's file says that it raised."""

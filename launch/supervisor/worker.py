@@ -24,11 +24,10 @@ from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError
 # A cancelled job signals all nodes at once: the head's own word comes first.
 _CANCEL_GRACE_S = 5.0
 _HEAD_ENDS_S = 20.0
-# Ray starts here once all nodes are known, or without those that come late.
-_ADDRESSES_S = 20.0
 
 
-def _read_rendezvous(settings: Settings, cancelled: Callable[[], Optional[int]]) -> Dict[str, Any]:
+def _read_rendezvous(settings: Settings, cancelled: Callable[[], Optional[int]]) -> Optional[Dict[str, Any]]:
+    """Where the head is, or None when it has ended before it could say so."""
     deadline = time.monotonic() + settings.join_s
     while cancelled() is None:
         # Listing the folder makes NFS clients look again where they remember a missing file.
@@ -46,6 +45,8 @@ def _read_rendezvous(settings: Settings, cancelled: Callable[[], Optional[int]])
                 "nodes",
             )
         time.sleep(0.2)
+    if (settings.run_dir / "verdict.json").exists():
+        return None  # srun signals all nodes when the head has failed
     raise _failed(settings, "node", "ended by a signal before the head appeared", "cancelled")
 
 
@@ -60,6 +61,8 @@ def run_worker(settings: Settings, cancelled: Callable[[], Optional[int]]) -> in
     is no head to tell it to.
     """
     head = _read_rendezvous(settings, cancelled)
+    if head is None:
+        return 0
     hello = {"rank": settings.rank, "node": settings.node, "address": settings.address, "token": head["token"]}
     try:
         link = Link(str(head["address"]), int(head["control_port"]), hello, settings.join_s, cancelled)
@@ -87,15 +90,11 @@ class _Node:
         self._since: Dict[str, float] = {}
 
     def turn(self, messages: List[Dict[str, Any]]) -> None:
-        """Start Ray when the head has told where all nodes are, or has not for some time."""
+        """Start Ray when the head has told where the nodes are: its own Ray is up then."""
         told = next((message for message in messages if message.get("type") == "nodes"), None)
-        if (
-            self._ray is None
-            and self._setup is None
-            and (told is not None or self._lasted("start") > _ADDRESSES_S)
-        ):
+        if told is not None and self._ray is None and self._setup is None:
             try:
-                addresses = [] if told is None else [str(address) for address in told["addresses"]]
+                addresses = [str(address) for address in told["addresses"]]
                 self._ray = _start_ray(self._settings, self._head, addresses)
             except (SetupError, OSError) as error:
                 self._setup = str(error)

@@ -60,6 +60,21 @@ def test_exit_code_of_the_trainer_is_the_jobs(cluster: Cluster) -> None:
     assert (verdict["component"], verdict["node"], verdict["exit_code"]) == ("trainer", "n1", 42)
 
 
+def test_a_command_that_the_image_refuses_ends_the_job_before_ray(cluster: Cluster) -> None:
+    """A03's kind: what could not be checked where the job was rendered is checked with the image's verl."""
+    script = render(cluster, "refused")
+    text = script.read_text(encoding="utf-8")
+    assert text.count("trainer.save_freq=") == 1
+    script.write_text(text.replace("trainer.save_freq=", "trainer.save_frequency="), encoding="utf-8")
+    run = submit(cluster, script)
+    ended = cluster.wait(run.job_id, START_S)
+    assert (ended.state, ended.exit_code) == ("FAILED", 19), run.told()
+    told = (run.folder / "logs" / "n1-check.log").read_text(encoding="utf-8")
+    assert "no key trainer.save_frequency; did you mean trainer.save_freq?" in told
+    assert (run.verdict()["component"], run.verdict()["node"]) == ("check", "n1")
+    assert "Ray nodes with" not in run.told()
+
+
 @pytest.mark.parametrize(
     ("node", "process", "component"),
     [("n1", r"^\S*python3 -m reward\.server ", "reward server"), ("n3", r"^\S*/raylet/raylet ", "ray worker")],
