@@ -17,7 +17,6 @@ from typing import Any
 
 from launch.config import Job, JobError, load_job
 from launch.config.templates import TEMPLATES
-from launch.engines.raw_overrides import fold
 from launch.layout import plan_layout
 from launch.plan_table import plan_data, plan_table
 from launch.review import EngineCheck, Review, review
@@ -104,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = args.output or f"run_{args.template}.sh"
     reviewed, written = None, None
     try:
-        job = fold(load_job(args.template, args.job, args.set))
+        job = load_job(args.template, args.job, args.set)
         engine = EngineCheck(not args.no_engine_check, args.verl_source)
         reviewed = review(job, Path.cwd(), _script_name(output), rehearse=args.rehearse, engine=engine)
         if not reviewed.good or reviewed.script is None:

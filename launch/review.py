@@ -1,7 +1,7 @@
 """Everything that can be found out about a job before the queue, and the command that it becomes."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from launch.checks.memory import estimate_job
 from launch.checks.secrets import secrets_in
 from launch.config import Job
 from launch.engines import TrainerCommand, trainer_command
+from launch.engines.raw_overrides import check_raw_overrides, fold
 from launch.finding import Finding, error, warning
 from launch.layout import plan_layout
 from launch.memory import MemoryEstimate
@@ -61,12 +62,15 @@ def _of_the_real_job(job: Job, project: Path) -> Iterator[Finding]:
             yield replace(finding, severity="warning", message=f"without --rehearse: {finding.message}")
 
 
-def engine_findings(command: TrainerCommand, verl: str, check: EngineCheck) -> list[Finding]:
-    """The command composed with the configuration of verl `verl`."""
+def engine_findings(
+    command: TrainerCommand, verl: str, variables: Mapping[str, str], check: EngineCheck
+) -> list[Finding]:
+    """The command composed with the configuration of verl `verl`; `variables` are the job's for ${oc.env:...}."""
     again = "the job checks it with the image's verl before Ray starts"
     if not check.wanted:
         return [warning("engine-unchecked", f"the overrides are not composed with verl {verl}", again)]
     # Hydra and the source are only loaded for this: the rest of a render takes a third of the time.
+    from launch.engines.compose import IN_THE_JOB
     from launch.engines.config_rules import check_command
     from launch.engines.source import SourceMissing, find_source
 
@@ -77,7 +81,7 @@ def engine_findings(command: TrainerCommand, verl: str, check: EngineCheck) -> l
             return [error("verl-source", missing.reason, missing.remedy)]
         told = f"the overrides are not composed with verl {verl}: {missing.reason}"
         return [warning("engine-unchecked", told, f"{missing.remedy}; {again}")]
-    return check_command(command, source)
+    return check_command(command, source, {**IN_THE_JOB, **variables})
 
 
 def review(
@@ -91,9 +95,14 @@ def review(
         script_name: file name of the script.
         rehearse: render the job in small, on CPU; what is wrong with the job itself becomes warnings.
         engine: how to compose.
+
+    Raises:
+        JobError: a raw override has a value that its field does not take.
     """
+    findings = [*check_raw_overrides(job)]
+    job = fold(job)
     sample_data = rehearse and not {"train", "val"} & job.data.model_fields_set
-    findings = [*_of_the_real_job(job, project)] if rehearse else []
+    findings += _of_the_real_job(job, project) if rehearse else []
     memory = None if rehearse else estimate_job(job, project)
     job = shrink(job) if rehearse else job
     findings += check_job(job, project, rehearse=rehearse, sample_data=sample_data)
@@ -101,7 +110,7 @@ def review(
     script = None
     if layout.train_world >= 1:
         command = trainer_command(job, project, rehearse=rehearse, sample_data=sample_data)
-        findings += engine_findings(command, job.engine.verl, engine)
+        findings += engine_findings(command, job.engine.verl, job.container.env, engine)
         script = render_script(RenderRequest(job, project, script_name, rehearse, sample_data))
         findings += secrets_in(script, os.environ)
     unique = dict.fromkeys(sorted(findings, key=lambda finding: finding.severity))

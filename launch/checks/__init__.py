@@ -15,7 +15,6 @@ from launch.checks.secrets import check_env_file, check_secrets, check_wandb
 from launch.checks.slurm import check_slurm
 from launch.checks.text import check_text
 from launch.config import Job
-from launch.engines.raw_overrides import check_raw_overrides
 from launch.finding import Finding
 
 
@@ -30,7 +29,6 @@ def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
         *check_gpus(job, rehearse=rehearse),
         *check_batch(job),
         *check_text(job),
-        *check_raw_overrides(job),
         *check_secrets(job),
         *check_env_file(job, project),
         *check_slurm(job, project, rehearse=rehearse),
