@@ -95,12 +95,18 @@ def _recompute(on: bool, *, megatron: bool) -> dict[str, Value]:
 
 
 def _rehearsed_checkpoint(job: Job, inputs: Inputs) -> dict[str, Value]:
-    """Start from and save mcore's own format, so that the rehearsal goes through the merge step for real."""
+    """Start from and save mcore's own format, so that the rehearsal goes through the merge step for real.
+
+    verl 0.6.1 loads the critic so too: its own loader of Hugging Face weights needs CUDA. From 0.8 mbridge does it.
+    """
     if job.actor.strategy != "megatron":
         return {}
+    roles = [_ACTOR, _REF] if job.needs_reference else [_ACTOR]
+    if job.algorithm.estimator == "gae" and job.engine.verl == "0.6.1":
+        roles.append("critic")
     return {
-        f"actor_rollout_ref.{role}.megatron.{key}": value
-        for role in (("actor", "ref") if job.needs_reference else ("actor",))
+        f"{role}.megatron.{key}": value
+        for role in roles
         for key, value in (
             ("use_dist_checkpointing", True),
             ("dist_checkpointing_path", inputs.policy_mcore),
@@ -151,7 +157,11 @@ def trainer_command(job: Job, project: Path, *, rehearse: bool, sample_data: boo
             [
                 *lines,
                 *cpu_overrides(
-                    job.engine.verl, job.actor.strategy, job.rehearsal.rollout, one_step_off=one_step_off
+                    job.engine.verl,
+                    job.actor.strategy,
+                    job.rehearsal.rollout,
+                    one_step_off=one_step_off,
+                    critic=job.algorithm.estimator == "gae",
                 ),
             ]
         )
