@@ -17,10 +17,10 @@ from typing import Any
 
 from launch.config import Job, JobError, load_job
 from launch.config.templates import TEMPLATES
-from launch.layout import plan_layout
-from launch.plan_table import plan_data, plan_table
 from launch.review import EngineCheck, Review, review
 from launch.script import edited_by_hand
+from launch.sizing.layout import plan_layout
+from launch.sizing.plan_table import plan_data, plan_table
 
 
 def _parser() -> argparse.ArgumentParser:

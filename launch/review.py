@@ -12,10 +12,10 @@ from launch.config import Job
 from launch.engines import TrainerCommand, trainer_command
 from launch.engines.raw_overrides import check_raw_overrides, fold
 from launch.finding import Finding, error, warning
-from launch.layout import plan_layout
-from launch.memory import MemoryEstimate
-from launch.rehearse import rehearse as shrink
+from launch.rehearsal.shrink import rehearse as shrink
 from launch.script import RenderRequest, render_script
+from launch.sizing.layout import plan_layout
+from launch.sizing.memory import MemoryEstimate
 
 
 @dataclass(frozen=True)

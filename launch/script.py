@@ -14,8 +14,8 @@ from launch.binds import TOOLKIT, bind_mounts
 from launch.checks.slurm import cpus_needed
 from launch.config import Job
 from launch.engines import trainer_command
-from launch.layout import plan_layout
 from launch.rehearsal.overrides import cpu_environment, ray_cpus
+from launch.sizing.layout import plan_layout
 
 _SCRIPT_HASH = re.compile(r"(?<=; script )[0-9a-f]{12}(?=\. )")
 _PLACEHOLDER = "@SCRIPT_HASH@"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from launch.config import Job
 from launch.finding import Finding, error, warning
-from launch.layout import model_parallel, plan_layout
+from launch.sizing.layout import model_parallel, plan_layout
 
 
 def check_batch(job: Job) -> Iterator[Finding]:

@@ -12,8 +12,12 @@ def check_capability(job: Job, *, rehearse: bool) -> Iterator[Finding]:
     """Combinations that verl refuses only once Ray is up, or takes and does something else with."""
     yield from _mode(job)
     yield from _dynamic_sampling(job)
-    if rehearse and job.engine.verl == "0.6.1" and job.rehearsal.rollout == "vllm":
-        yield error("rehearsal-rollout", "verl 0.6.1 has no vllm rehearsal on CPU", "set rehearsal.rollout=hf")
+    if rehearse and job.engine.verl != "0.9.1" and job.rehearsal.rollout == "vllm":
+        yield error(
+            "rehearsal-rollout",
+            f"verl {job.engine.verl} has no vllm rehearsal on CPU",
+            "set rehearsal.rollout=hf, or engine.verl=0.9.1",
+        )
     yield from _algorithm(job)
     if not rehearse:  # shrinking sets fields, too
         yield from _fsdp2(job)
@@ -27,6 +31,14 @@ def _mode(job: Job) -> Iterator[Finding]:
             "engine-mode",
             "verl 0.6.1 has no one_step_off trainer in its package, and its recipe has no Megatron with SGLang",
             "set engine.mode=sync, or engine.verl=0.9.1",
+        )
+    if job.engine.mode == "one_step_off" and job.algorithm.estimator == "gae" and job.engine.verl != "0.6.1":
+        # experimental/separation/ray_trainer.py, _create_critic_class: NotImplementedError for megatron and fsdp2.
+        yield error(
+            "one-step-off-critic",
+            f"algorithm.estimator=gae: the one_step_off trainer of verl {job.engine.verl} cannot make a critic "
+            f"({job.actor.strategy}: NotImplementedError)",
+            "set engine.mode=sync, or an estimator without a critic (algorithm.estimator=grpo)",
         )
     if job.engine.mode == "one_step_off" and job.rollout.free_cache:
         yield error(
@@ -56,13 +68,12 @@ def _dynamic_sampling(job: Job) -> Iterator[Finding]:
             "set algorithm.filter_groups.enable=false, or engine.mode=sync with engine.verl=0.9.1",
         )
         return
-    if groups.max_num_gen_batches <= 0:
-        yield warning(
-            "endless-sampling",
-            f"algorithm.filter_groups.max_num_gen_batches={groups.max_num_gen_batches} is no limit: where every "
-            "reward is the same, the first step never ends",
-            "set it to 10",
-        )
+    yield warning(
+        "endless-sampling",
+        "algorithm.filter_groups has no limit in verl 0.9.1 (its V1 trainer ignores max_num_gen_batches): where "
+        "every reward is the same, the first step never ends",
+        "look at rewards of a rehearsal first, and keep cluster.time short",
+    )
     yield warning(
         "reward-errors",
         "the V1 trainer, which dynamic sampling needs, logs an exception of the reward function and goes on",

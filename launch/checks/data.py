@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from launch.checks.data_sample import SampleError, sample_files
 from launch.config import Job
-from launch.data_sample import SampleError, sample_files
 from launch.finding import Finding, error, warning
-from launch.model_folder import file_problem
+from launch.model.folder import file_problem
 
 _MAGIC = b"PAR1"
 _TEST_WORDS, _TRAIN_WORDS = {"test", "val", "valid", "validation", "eval", "dev"}, {"train", "training"}

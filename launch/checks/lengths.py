@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from launch.config import Job
 from launch.finding import Finding, error, warning
-from launch.model_shape import ModelShape
+from launch.model.shape import ModelShape
 
 # rollout.max_num_batched_tokens of verl 0.6.1, 0.8.0 and 0.9.1.
 _DEFAULT_BATCHED_TOKENS = 8192

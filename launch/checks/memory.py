@@ -5,9 +5,9 @@ from pathlib import Path
 
 from launch.config import Job
 from launch.finding import Finding, error, warning
-from launch.layout import Layout, model_parallel, plan_layout
-from launch.memory import GIB, GpuMemory, MemoryEstimate, estimate, gpu_memory
-from launch.model_shape import ModelShape, ShapeError, read_shape
+from launch.model.shape import ModelShape, ShapeError, read_shape
+from launch.sizing.layout import Layout, model_parallel, plan_layout
+from launch.sizing.memory import GIB, GpuMemory, MemoryEstimate, estimate, gpu_memory
 
 # The CUDA context, NCCL and fragments take the rest.
 _FULL = 0.9

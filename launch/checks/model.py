@@ -8,9 +8,9 @@ from launch.checks.lengths import check_lengths, check_model_limit, check_reward
 from launch.checks.model_parallel import check_actor_sizes, check_rollout_sizes
 from launch.config import Job
 from launch.finding import Finding, error, warning
-from launch.model_config import Keys, read_json
-from launch.model_folder import has_chat_template, only_pickles, tokenizer_problems, weight_problems
-from launch.model_shape import ModelShape, ShapeError, UnknownModelError, read_shape
+from launch.model.config_json import Keys, read_json
+from launch.model.folder import has_chat_template, only_pickles, tokenizer_problems, weight_problems
+from launch.model.shape import ModelShape, ShapeError, UnknownModelError, read_shape
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # First parts of paths that people keep models under; no one owns them on the hub.

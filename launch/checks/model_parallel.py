@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from launch.config import Job
 from launch.finding import Finding, error, warning
-from launch.layout import plan_layout
-from launch.model_shape import ModelShape
+from launch.model.shape import ModelShape
+from launch.sizing.layout import plan_layout
 
 # Raw overrides that give the pipeline's stages other numbers of layers (megatron.core TransformerConfig).
 _UNEVEN_STAGES = ("pipeline_stage", "in_pipeline_split", "pipeline_model_parallel_layout", "virtual_pipeline")

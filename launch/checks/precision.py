@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from launch.config import Job
 from launch.finding import Finding, error, warning
-from launch.gpus import find_gpu
+from launch.sizing.gpus import find_gpu
 
 _SCALES = "NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launch.config import Job
 from launch.finding import Finding, error, warning
-from launch.layout import plan_layout
+from launch.sizing.layout import plan_layout
 from launch.supervisor.nodelist import expand
 
 # CPUs that verl asks of Ray. For each GPU of a pool, max_colocate_count: 3 in single_controller/ray/base.py

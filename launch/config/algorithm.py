@@ -34,10 +34,6 @@ class FilterGroups(Section):
         pattern=r"^[A-Za-z_][A-Za-z0-9_/.-]*\z",
         description="what must differ in a group: filter_groups.metric",
     )
-    max_num_gen_batches: int = Field(
-        10,
-        description="batches generated for one step at most, 0: no limit: filter_groups.max_num_gen_batches",
-    )
 
 
 class Algorithm(Section):

@@ -7,9 +7,11 @@ TEMPLATES: tuple[Template, ...] = ("grpo", "ppo", "dapo")
 
 _DEFAULTS: dict[Template, dict[str, Any]] = {
     "grpo": {},
-    # One response a prompt and a critic; the KL is a part of the reward (verl docs/algo/ppo.md).
+    # One response a prompt and a critic; the KL is a part of the reward (verl docs/algo/ppo.md). The one_step_off
+    # trainer has no critic.
     "ppo": {
         "name": "qwen3-4b-ppo",
+        "engine": {"mode": "sync"},
         "data": {"train_batch_size": 1024},
         "rollout": {"n": 1},
         "actor": {"mini_batch_size": 256},

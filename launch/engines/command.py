@@ -13,8 +13,8 @@ from launch.engines import versions
 from launch.engines.fields import marked_values
 from launch.engines.hydra_text import Resolved, Value, override
 from launch.engines.inputs import Inputs, inputs_of
-from launch.layout import Layout, plan_layout
 from launch.rehearsal.overrides import cpu_overrides
+from launch.sizing.layout import Layout, plan_layout
 
 _ACTOR = "actor_rollout_ref.actor"
 _REF = "actor_rollout_ref.ref"
@@ -97,7 +97,7 @@ def _recompute(on: bool, *, megatron: bool) -> dict[str, Value]:
 def _rehearsed_checkpoint(job: Job, inputs: Inputs) -> dict[str, Value]:
     """Start from and save mcore's own format, so that the rehearsal goes through the merge step for real.
 
-    verl 0.6.1 loads the critic so too: its own loader of Hugging Face weights needs CUDA. From 0.8 mbridge does it.
+    verl 0.6.1 loads the critic so too: its own loader of Hugging Face weights needs CUDA. Newer ones use mbridge.
     """
     if job.actor.strategy != "megatron":
         return {}

@@ -52,6 +52,12 @@ _LEGACY = tuple(
 
 INERT: tuple[Inert, ...] = (
     *_LEGACY,
+    Inert(
+        "algorithm.filter_groups.max_num_gen_batches",
+        ("0.9.1",),
+        "the V1 trainer's replay buffer bounds nothing by it (trainer/ppo/v1/trainer_base.py)",
+        "algorithm.filter_groups.max_inflight_gen_batches",
+    ),
     # workers/engine_workers.py and workers/engine/megatron/transformer_impl.py read the engine's section.
     Inert(
         "actor_rollout_ref.actor.router_replay",

@@ -27,7 +27,6 @@ _ALSO_FIELDS = {
     "data.val_files": "data.val",
     "trainer.experiment_name": "logging.experiment",
     **{f"algorithm.filter_groups.{name}": f"algorithm.filter_groups.{name}" for name in ("enable", "metric")},
-    "algorithm.filter_groups.max_num_gen_batches": "algorithm.filter_groups.max_num_gen_batches",
 }
 _OVERLONG = {"enable": "enable", "len": "length", "penalty_factor": "penalty_factor", "log": "log"}
 _LISTS = ("data.train", "data.val", "logging.loggers")

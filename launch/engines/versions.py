@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from launch.config import Job
 from launch.engines.hydra_text import Value
 from launch.engines.inputs import Inputs
-from launch.layout import Layout
+from launch.sizing.layout import Layout
 
 _ACTOR = "actor_rollout_ref.actor"
 _REF = "actor_rollout_ref.ref"
@@ -124,7 +124,6 @@ def _values_091(job: Job, layout: Layout, inputs: Inputs) -> dict[str, Value]:
             values |= {
                 "algorithm.filter_groups.enable": True,
                 "algorithm.filter_groups.metric": groups.metric,
-                "algorithm.filter_groups.max_num_gen_batches": groups.max_num_gen_batches,
             }
     return values
 

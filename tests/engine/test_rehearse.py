@@ -9,7 +9,7 @@ import pytest
 
 from launch.config import load_job
 from launch.engines.raw_overrides import fold
-from launch.rehearse import rehearse
+from launch.rehearsal.shrink import rehearse
 
 LARGE = """
 cluster: {nodes: 8, gpus_per_node: 8, gpu: h200, gpu_memory_gb: 141, mem: 900G}

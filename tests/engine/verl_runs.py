@@ -14,7 +14,7 @@ import pytest
 
 from launch.config import Job, load_job
 from launch.config.templates import Template
-from launch.rehearse import rehearse
+from launch.rehearsal.shrink import rehearse
 from launch.script import RenderRequest, render_script
 from launch.supervisor.training_log import read_steps
 

@@ -52,6 +52,23 @@ def test_dynamic_sampling_is_in_the_v1_trainer_alone(assignments: tuple[str, ...
         assert severity("reward-errors", *assignments, on, template="dapo") == "warning"
 
 
+@pytest.mark.parametrize("verl", ["0.8.0", "0.9.1"])
+@pytest.mark.parametrize("strategy", ["megatron", "fsdp2"])
+def test_one_step_off_has_no_critic(verl: str, strategy: str):
+    given = (f"engine.verl={verl}", f"actor.strategy={strategy}", "engine.mode=one_step_off")
+    found = findings(*given, template="ppo")["one-step-off-critic"]
+    assert (found.severity, "engine.mode=sync" in found.remedy) == ("error", True)
+    assert "one-step-off-critic" not in findings(*given)
+    assert "one-step-off-critic" not in findings(template="ppo")
+
+
+@pytest.mark.parametrize("verl", ["0.6.1", "0.8.0"])
+def test_the_vllm_rehearsal_is_there_for_0_9_1_alone(verl: str):
+    given = (f"engine.verl={verl}", "engine.mode=sync", "rehearsal.rollout=vllm")
+    assert findings(*given, rehearse=True)["rehearsal-rollout"].severity == "error"
+    assert "rehearsal-rollout" not in findings("rehearsal.rollout=vllm", rehearse=True)
+
+
 HOPPER = ("cluster.gpu=h200", "container.cuda='12.9'")
 
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from launch.config import load_job
 from launch.engines import trainer_command
-from launch.rehearse import rehearse
+from launch.rehearsal.shrink import rehearse
 
 
 def composed(*assignments: str, rehearsal: bool = True):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.supervisor import worker
+from launch.supervisor import watch, worker
 from launch.supervisor.control import Hub, Link
 from launch.supervisor.devices import DeviceError, one_variable, split_devices, visible_variable
 from launch.supervisor.environment import base_environment, device_environments, with_head
@@ -212,34 +212,46 @@ def test_a23_a_node_starts_ray_when_it_knows_all_addresses(started: list[list[st
     assert waiting.failure() is None
 
 
-def test_a23_a_node_that_never_comes_does_not_hold_the_others(started, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(worker, "_ADDRESSES_S", 0.1)
-    waiting = worker._Node(node(1), {}, lambda: None)
-    waiting.turn([])
-    time.sleep(0.2)
-    waiting.turn([])
-    assert started == [[]]
+Told = list[dict[str, object]]
 
 
-def test_a23_the_head_tells_all_addresses_once_all_are_there(tmp_path: Path):
+def told_when(tmp_path: Path, *, joined: int, ray_is_up: bool) -> list[Told]:
+    """What each of `joined` of the two other nodes is told, before or after Ray is up on the head."""
     settings = node(0)
     object.__setattr__(settings, "run_dir", tmp_path)
     token = "t" * 64
     hub = Hub("127.0.0.1", free_plan(4545).control, token)
     port = hub._listener.getsockname()[1]
-    watch = Watch(settings, hub, lambda: None)
+    head = Watch(settings, hub, lambda: None)
     links = []
-    for rank in (1, 2):
+    for rank in range(1, joined + 1):
         hello = {"rank": rank, "node": f"n{rank}", "address": f"10.0.0.{5 + rank}", "token": token}
         links.append(Link("127.0.0.1", port, hello, 5.0, lambda: None))
         until = time.monotonic() + 5
         while len(hub.nodes) < rank and time.monotonic() < until:
-            watch.turn()
+            head.turn()
+    if ray_is_up:
+        head.ray_is_up()
+    for _ in range(2):
+        head.turn()
+    told = [[message for _ in range(5) for message in link.poll(0.1)] for link in links]
     for link in links:
-        told = [message for _ in range(5) for message in link.poll(0.1)]
-        assert told == [{"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6", "10.0.0.7"]}]
         link.close()
     hub.close()
+    return told
+
+
+def test_a23_the_head_tells_all_addresses_once_all_are_there_and_ray_is_up(tmp_path: Path):
+    everybody = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6", "10.0.0.7"]}
+    assert told_when(tmp_path, joined=2, ray_is_up=False) == [[], []]
+    assert told_when(tmp_path, joined=1, ray_is_up=True) == [[]]
+    assert told_when(tmp_path, joined=2, ray_is_up=True) == [[everybody], [everybody]]
+
+
+def test_a23_a_node_that_never_comes_does_not_hold_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(watch, "_ADDRESSES_S", -1.0)
+    there = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6"]}
+    assert told_when(tmp_path, joined=1, ray_is_up=True) == [[there]]
 
 
 def test_the_tests_named_in_this_file_exist():

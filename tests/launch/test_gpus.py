@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.gpus import find_gpu
+from launch.sizing.gpus import find_gpu
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import yaml
 
 from launch.checks import check_job
 from launch.config import Job, load_job
-from launch.layout import plan_layout
-from launch.rehearse import rehearse
+from launch.rehearsal.shrink import rehearse
 from launch.script import RenderRequest, render_script
+from launch.sizing.layout import plan_layout
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*.yaml"))
 # Models, images and data come from elsewhere.

@@ -7,10 +7,10 @@ from model_folders import PATHS, QWEN3_4B, QWEN3_30B_A3B, QWEN3_REWARD, model_fo
 
 from launch.checks.memory import check_memory, estimate_job
 from launch.config import load_job
-from launch.layout import plan_layout
-from launch.memory import GIB, MemoryEstimate, estimate, gpu_memory
-from launch.memory_training import largest_split, layer_bytes_per_token
-from launch.model_shape import read_shape
+from launch.model.shape import read_shape
+from launch.sizing.layout import plan_layout
+from launch.sizing.memory import GIB, MemoryEstimate, estimate, gpu_memory
+from launch.sizing.training_memory import largest_split, layer_bytes_per_token
 
 DENSE_LAYER = 2 * 2560 * 4096 + 2 * 2560 * 1024 + 2 * 128 + 3 * 2560 * 9728 + 2 * 2560
 EMBEDDING = 151936 * 2560

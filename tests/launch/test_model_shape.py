@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_folders import QWEN3_4B, QWEN3_30B_A3B
 
-from launch.model_shape import ShapeError, UnknownModelError, read_shape
+from launch.model.shape import ShapeError, UnknownModelError, read_shape
 
 DENSE = {
     "vocab_size": 97,

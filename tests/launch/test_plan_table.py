@@ -10,8 +10,8 @@ from model_folders import PATHS, project
 
 from launch.checks.memory import estimate_job
 from launch.config import load_job
-from launch.layout import plan_layout
-from launch.plan_table import plan_data, plan_nodes, plan_table
+from launch.sizing.layout import plan_layout
+from launch.sizing.plan_table import plan_data, plan_nodes, plan_table
 
 
 def table(*assignments: str) -> str:

@@ -7,8 +7,8 @@ import pytest
 
 from launch.checks import check_job
 from launch.config import Job, load_job
-from launch.layout import Layout, plan_layout
-from launch.rehearse import rehearse
+from launch.rehearsal.shrink import rehearse
+from launch.sizing.layout import Layout, plan_layout
 
 
 def job(*assignments: str) -> Job:

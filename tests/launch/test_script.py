@@ -14,7 +14,7 @@ from slurm_stubs import Node, Outcome, host_environment
 
 from launch import render
 from launch.config import load_job
-from launch.rehearse import rehearse
+from launch.rehearsal.shrink import rehearse
 from launch.script import RenderRequest, edited_by_hand, render_script
 from launch.supervisor.verdict import read_failure
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# qwen3-4b-ppo-rehearsal: PPO with verl 0.9.1 (one_step_off), megatron actor, 2 nodes, a rehearsal on CPU with a tiny model.
+# qwen3-4b-ppo-rehearsal: PPO with verl 0.9.1 (sync), megatron actor, 2 nodes, a rehearsal on CPU with a tiny model.
 #   sbatch run_ppo.sh     on a cluster
 #   bash run_ppo.sh       the same job on this one machine, without Slurm
 #SBATCH --job-name=qwen3-4b-ppo-rehearsal
@@ -96,8 +96,7 @@ unset "${NAMES[@]/#/APPTAINERENV_}" "${NAMES[@]/#/SINGULARITYENV_}" # another va
 MODELS=("$PYTHON" -m launch.rehearsal.prepare --out "$RUN_DIR/rehearsal" --verl 0.9.1 --actor megatron --rollout hf --family qwen3)
 REWARD=("$PYTHON" -m reward.server --model "$RUN_DIR/rehearsal/reward_model" --device cpu --max-length 272)
 # shellcheck disable=SC2016 # ${oc.env:NAME} is for Hydra, not for bash
-TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-name=one_step_off_ppo_megatron_trainer
-  'hydra.searchpath=[pkg://verl.trainer.config]'
+TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
   actor_rollout_ref.actor.clip_ratio_c=3.0
   actor_rollout_ref.actor.clip_ratio_high=0.2
   actor_rollout_ref.actor.clip_ratio_low=0.2
@@ -110,9 +109,9 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   actor_rollout_ref.actor.megatron.expert_model_parallel_size=1
   actor_rollout_ref.actor.megatron.optimizer_offload=false
   actor_rollout_ref.actor.megatron.param_offload=false
-  actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=1
+  actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2
   actor_rollout_ref.actor.megatron.sequence_parallel=false
-  actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2
+  actor_rollout_ref.actor.megatron.tensor_model_parallel_size=1
   actor_rollout_ref.actor.megatron.use_dist_checkpointing=true
   actor_rollout_ref.actor.optim.lr=0.001
   actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
@@ -120,13 +119,12 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   actor_rollout_ref.actor.strategy=megatron
   actor_rollout_ref.actor.use_dynamic_bsz=false
   actor_rollout_ref.actor.use_kl_loss=false
-  actor_rollout_ref.hybrid_engine=false
   'actor_rollout_ref.model.path=${oc.env:RUN_DIR}/rehearsal/policy'
   actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4
   'actor_rollout_ref.ref.megatron.dist_checkpointing_path=${oc.env:RUN_DIR}/rehearsal/policy_mcore'
   actor_rollout_ref.ref.megatron.use_dist_checkpointing=true
   actor_rollout_ref.rollout.enable_chunked_prefill=true
-  actor_rollout_ref.rollout.gpu_memory_utilization=0.7
+  actor_rollout_ref.rollout.gpu_memory_utilization=0.5
   actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4
   actor_rollout_ref.rollout.max_model_len=272
   actor_rollout_ref.rollout.mode=async
@@ -146,9 +144,9 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   critic.megatron.expert_model_parallel_size=1
   critic.megatron.optimizer_offload=false
   critic.megatron.param_offload=false
-  critic.megatron.pipeline_model_parallel_size=1
+  critic.megatron.pipeline_model_parallel_size=2
   critic.megatron.sequence_parallel=false
-  critic.megatron.tensor_model_parallel_size=2
+  critic.megatron.tensor_model_parallel_size=1
   'critic.model.path=${oc.env:RUN_DIR}/rehearsal/policy'
   critic.optim.lr=0.001
   critic.ppo_micro_batch_size_per_gpu=4
@@ -166,27 +164,26 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   reward.custom_reward_function.name=compute_score
   reward.custom_reward_function.path=/toolkit/reward/client.py
   reward.reward_manager.name=naive
-  rollout.n_gpus_per_node=1
-  rollout.nnodes=1
   trainer.critic_warmup=0
   'trainer.default_local_dir=${oc.env:CHECKPOINT_DIR}'
   trainer.experiment_name=qwen3-4b-ppo-rehearsal
   'trainer.logger=[console]'
-  trainer.n_gpus_per_node=2
-  trainer.nnodes=1
+  trainer.n_gpus_per_node=1
+  trainer.nnodes=2
   trainer.project_name=verl-ppo
   trainer.resume_mode=auto
   trainer.save_freq=30
   trainer.test_freq=-1
   trainer.total_epochs=30
   trainer.total_training_steps=30
+  trainer.use_v1=false
   trainer.val_before_train=false
   data.dataloader_num_workers=0
   actor_rollout_ref.actor.use_torch_compile=False
   actor_rollout_ref.rollout.agent.num_workers=1
   reward.num_workers=1
-  actor_rollout_ref.rollout.checkpoint_engine.backend=ray_object_store
   actor_rollout_ref.actor.megatron.vanilla_mbridge=True
+  critic.megatron.vanilla_mbridge=True
   actor_rollout_ref.rollout.load_format=auto
 )
 CHECK=("$PYTHON" -m launch.engines.verify --verl 0.9.1 -- "${TRAINER[@]:1}") # before Ray starts
@@ -196,7 +193,7 @@ mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct 
 rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
 echo "run directory: $RUN_DIR"
 exec env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
-  --nodes 2 --ray-gpus-head 2 --ray-gpus-other 2 --ray-cpus 32 --join-timeout 300 --ready-timeout 900 --expect-steps --logical-gpus --object-store 200000000 \
+  --nodes 2 --ray-gpus-head 1 --ray-gpus-other 1 --ray-cpus 24 --join-timeout 300 --ready-timeout 900 --expect-steps --logical-gpus --object-store 200000000 \
   ::check "${CHECK[@]}" \
   ::prepare "${MODELS[@]}" \
   ::reward "${REWARD[@]}" \

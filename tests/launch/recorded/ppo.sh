@@ -1,5 +1,5 @@
 #!/bin/bash
-# qwen3-4b-ppo: PPO with verl 0.9.1 (one_step_off), megatron actor, 2 nodes.
+# qwen3-4b-ppo: PPO with verl 0.9.1 (sync), megatron actor, 2 nodes.
 #   sbatch run_ppo.sh     on a cluster
 #   bash run_ppo.sh       the same job on this one machine, without Slurm
 #SBATCH --job-name=qwen3-4b-ppo
@@ -79,8 +79,7 @@ unset "${NAMES[@]/#/APPTAINERENV_}" "${NAMES[@]/#/SINGULARITYENV_}" # another va
 # ---- what runs on the head node, in this order; on the others a Ray worker
 REWARD=("$PYTHON" -m reward.server --model /project/models/Unsafe-Reward-Qwen3-1.7B --device cuda --max-length 6144)
 # shellcheck disable=SC2016 # ${oc.env:NAME} is for Hydra, not for bash
-TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-name=one_step_off_ppo_megatron_trainer
-  'hydra.searchpath=[pkg://verl.trainer.config]'
+TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
   actor_rollout_ref.actor.clip_ratio_c=3.0
   actor_rollout_ref.actor.clip_ratio_high=0.2
   actor_rollout_ref.actor.clip_ratio_low=0.2
@@ -91,21 +90,21 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   actor_rollout_ref.actor.megatron.context_parallel_size=1
   actor_rollout_ref.actor.megatron.expert_model_parallel_size=1
   actor_rollout_ref.actor.megatron.optimizer_offload=true
-  actor_rollout_ref.actor.megatron.param_offload=false
-  actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=1
+  actor_rollout_ref.actor.megatron.param_offload=true
+  actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2
   actor_rollout_ref.actor.megatron.sequence_parallel=true
-  actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2
+  actor_rollout_ref.actor.megatron.tensor_model_parallel_size=1
   actor_rollout_ref.actor.optim.lr=1e-06
   actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
-  actor_rollout_ref.actor.ppo_mini_batch_size=256
+  actor_rollout_ref.actor.ppo_mini_batch_size=252
   actor_rollout_ref.actor.strategy=megatron
   actor_rollout_ref.actor.use_dynamic_bsz=false
   actor_rollout_ref.actor.use_kl_loss=false
-  actor_rollout_ref.hybrid_engine=false
   actor_rollout_ref.model.path=/project/models/Qwen3-4B-Thinking-2507
   actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4
   actor_rollout_ref.rollout.enable_chunked_prefill=true
-  actor_rollout_ref.rollout.gpu_memory_utilization=0.7
+  actor_rollout_ref.rollout.free_cache_engine=true
+  actor_rollout_ref.rollout.gpu_memory_utilization=0.5
   actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4
   actor_rollout_ref.rollout.max_model_len=6144
   actor_rollout_ref.rollout.mode=async
@@ -124,10 +123,10 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   critic.megatron.context_parallel_size=1
   critic.megatron.expert_model_parallel_size=1
   critic.megatron.optimizer_offload=true
-  critic.megatron.param_offload=false
-  critic.megatron.pipeline_model_parallel_size=1
+  critic.megatron.param_offload=true
+  critic.megatron.pipeline_model_parallel_size=2
   critic.megatron.sequence_parallel=true
-  critic.megatron.tensor_model_parallel_size=2
+  critic.megatron.tensor_model_parallel_size=1
   critic.model.path=/project/models/Qwen3-4B-Thinking-2507
   critic.optim.lr=1e-05
   critic.ppo_micro_batch_size_per_gpu=4
@@ -137,7 +136,7 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   data.max_response_length=4096
   data.return_raw_chat=true
   data.shuffle=true
-  data.train_batch_size=1024
+  data.train_batch_size=1008
   'data.train_files=[/project/data/train.parquet]'
   data.truncation=error
   'data.val_files=[/project/data/test.parquet]'
@@ -145,19 +144,18 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   reward.custom_reward_function.name=compute_score
   reward.custom_reward_function.path=/toolkit/reward/client.py
   reward.reward_manager.name=naive
-  rollout.n_gpus_per_node=7
-  rollout.nnodes=1
   trainer.critic_warmup=0
   'trainer.default_local_dir=${oc.env:CHECKPOINT_DIR}'
   trainer.experiment_name=qwen3-4b-ppo
   'trainer.logger=[console,wandb]'
-  trainer.n_gpus_per_node=8
-  trainer.nnodes=1
+  trainer.n_gpus_per_node=7
+  trainer.nnodes=2
   trainer.project_name=verl-ppo
   trainer.resume_mode=auto
   trainer.save_freq=25
   trainer.test_freq=5
   trainer.total_epochs=1
+  trainer.use_v1=false
   trainer.val_before_train=false
 )
 CHECK=("$PYTHON" -m launch.engines.verify --verl 0.9.1 -- "${TRAINER[@]:1}") # before Ray starts
@@ -167,7 +165,7 @@ mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct 
 rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
 echo "run directory: $RUN_DIR"
 exec env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
-  --nodes 2 --ray-gpus-head 7 --ray-gpus-other 8 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --min-cpus 24 --join-timeout 300 --ready-timeout 900 --expect-steps \
+  --nodes 2 --ray-gpus-head 7 --ray-gpus-other 8 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --min-cpus 21 --join-timeout 300 --ready-timeout 900 --expect-steps \
   ::check "${CHECK[@]}" \
   ::reward "${REWARD[@]}" \
   ::merge "${MERGE[@]}" \

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launch.model_config import Keys, ShapeError, UnknownModelError, read_json
+from launch.model.config_json import Keys, ShapeError, UnknownModelError, read_json
 
 __all__ = ["Mla", "ModelShape", "Parameters", "ShapeError", "UnknownModelError", "read_shape"]
 

@@ -7,9 +7,10 @@ fragments take (1 to 3 GiB), which is why 90 % of a GPU counts as full.
 from dataclasses import dataclass
 
 from launch.config import Job
-from launch.gpus import find_gpu
-from launch.layout import Layout
-from launch.memory_training import (
+from launch.model.shape import ModelShape
+from launch.sizing.gpus import find_gpu
+from launch.sizing.layout import Layout
+from launch.sizing.training_memory import (
     DEFAULT_TOKENS_PER_GPU,
     States,
     activation_bytes,
@@ -17,7 +18,6 @@ from launch.memory_training import (
     states,
     tokens_per_gpu,
 )
-from launch.model_shape import ModelShape
 
 GIB = 1024**3
 

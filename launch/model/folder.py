@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from launch.model_config import LFS_MAGIC, ShapeError, read_json
+from launch.model.config_json import LFS_MAGIC, ShapeError, read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

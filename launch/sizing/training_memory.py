@@ -9,8 +9,8 @@ for gated MLPs, grouped key heads and flash attention, which keeps no score matr
 from dataclasses import dataclass
 
 from launch.config import Job
-from launch.layout import Layout
-from launch.model_shape import ModelShape
+from launch.model.shape import ModelShape
+from launch.sizing.layout import Layout
 
 _BF16, _FP32 = 2, 4
 # verl's actor.ppo_max_token_len_per_gpu (0.6.1, 0.8.0, 0.9.1).

@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import Any
 
 from launch.config import Job
-from launch.layout import Layout
-from launch.memory import MemoryEstimate
+from launch.sizing.layout import Layout
+from launch.sizing.memory import MemoryEstimate
 
 _WIDTH = 80
 # More GPUs than these on a node are counted instead of drawn.

@@ -1,0 +1,1 @@
+"""A model as its folder tells it: config.json, weights, tokenizer. No torch."""

@@ -1,0 +1,1 @@
+"""Which GPUs do what, and whether the model fits in their memory."""
