@@ -48,6 +48,7 @@ def test_another_version_is_installed(run: Path, capsys: pytest.CaptureFixture[s
 def test_no_verl_at_all(run: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", [str(run)])
     monkeypatch.setattr(sys, "path_importer_cache", {})
+    monkeypatch.delitem(sys.modules, "verl", raising=False)  # another test may have imported it
     (found,) = verify("0.9.1", command(job()))
     assert found.message == "this image has no verl, the job was rendered for 0.9.1"
 
