@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.config import load_job
 from launch.supervisor.verdict import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +35,13 @@ def test_render_commands_run(command: str, tmp_path: Path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run_grpo.sh").exists()
+
+
+def test_the_job_file_is_one(tmp_path: Path):
+    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    file = tmp_path / "job.yaml"
+    file.write_text(block)
+    assert load_job("grpo", file).name == "my-grpo"
 
 
 def test_every_command_of_the_readme_is_one_that_a_test_runs():
