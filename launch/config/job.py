@@ -41,9 +41,14 @@ class Job(Section):
         return self.checkpoint.dir or f"outputs/{self.name}"
 
     @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest prompt with the longest response."""
+        return self.data.max_prompt_length + self.data.max_response_length
+
+    @property
     def reward_length(self) -> int:
         """Tokens of a pair that the reward server takes."""
-        return self.reward.max_length or self.data.max_prompt_length + self.data.max_response_length
+        return self.reward.max_length or self.longest_sequence
 
     @property
     def needs_reference(self) -> bool:
