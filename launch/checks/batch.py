@@ -1,39 +1,22 @@
-"""Batch arithmetic that verl checks only once Ray is up, or never."""
+"""Batch arithmetic that verl checks only once Ray is up, or never (`launch.sizing.batches`)."""
 
 from collections.abc import Iterator
 
 from launch.config import Job
 from launch.finding import Finding, error, warning
-from launch.sizing.layout import model_parallel, plan_layout
+from launch.sizing.batches import Steps, nearest_batches, steps
+from launch.sizing.layout import fullest_pool, plan_layout
+from launch.sizing.training_memory import DEFAULT_TOKENS_PER_GPU
 
 
 def check_batch(job: Job) -> Iterator[Finding]:
-    """Batches divide (verl/utils/config.py, validate_config; workers/config/actor.py).
-
-    verl skips these checks with dynamic batching, where an uneven split fails later or is padded.
-    """
-    batch, mini, n = job.data.train_batch_size, job.actor.mini_batch_size, job.rollout.n
-    if mini > batch or batch % mini:
-        fitting = [size for size in range(min(mini, batch), 0, -1) if batch % size == 0]
-        yield error(
-            "mini-batch",
-            f"data.train_batch_size={batch} is not a multiple of actor.mini_batch_size={mini}",
-            f"set actor.mini_batch_size={fitting[0]}, or a multiple of {mini} for data.train_batch_size",
-        )
-    layout, size = plan_layout(job), model_parallel(job)
-    if job.actor.strategy == "fsdp2":
-        size = job.actor.context_parallel
-    if layout.train_world < 1 or layout.train_world % size:
-        return  # reported by check_gpus
-    copies = layout.train_world // size
-    micro = 1 if job.actor.dynamic_batch else job.actor.micro_batch_size_per_gpu
-    uneven = [*_divides("train-batch", "train_batch_size*n", batch, n, copies, micro)]
-    if not uneven and batch % mini == 0:
-        uneven = [*_divides("mini-batch-split", "mini_batch_size*n", mini, n, copies, micro)]
-    yield from uneven
-    if job.algorithm.estimator == "gae" and not job.actor.dynamic_batch:
-        critic = job.critic.micro_batch_size_per_gpu or micro
-        yield from _divides("critic-batch", "mini_batch_size*n", mini, n, copies, critic)
+    """Batches divide, a group has something to compare, and a sequence fits in a micro batch."""
+    layout, n = plan_layout(job), job.rollout.n
+    fullest, rule = fullest_pool(job, layout), steps(job, layout.train_world)
+    remedy = batch_remedy(job, fullest or Steps(1, 1, 1, 1))
+    yield from _whole_updates(job, remedy)
+    if rule is not None and fullest is not None:  # check_gpus says what does not divide
+        yield from _even_splits(job, rule, remedy)
     if job.algorithm.estimator in ("grpo", "rloo") and n < 2:
         yield error(
             "group-size",
@@ -45,26 +28,69 @@ def check_batch(job: Job) -> Iterator[Finding]:
         yield from _token_budget(job)
 
 
-def _divides(id_: str, name: str, prompts: int, n: int, copies: int, micro: int) -> Iterator[Finding]:
-    step, sequences = copies * micro, prompts * n
+def batch_changes(job: Job, rule: Steps) -> dict[str, int]:
+    """The fields to change, and their values, for batches that break no rule."""
+    batch, mini = nearest_batches(job, rule)
+    changes = {"data.train_batch_size": batch} if batch != job.data.train_batch_size else {}
+    return changes | ({"actor.mini_batch_size": mini} if mini != job.actor.mini_batch_size else {})
+
+
+def batch_remedy(job: Job, rule: Steps) -> str:
+    """The same, to be read."""
+    return "set " + " and ".join(f"{field}={value}" for field, value in batch_changes(job, rule).items())
+
+
+def _whole_updates(job: Job, remedy: str) -> Iterator[Finding]:
+    batch, mini = job.data.train_batch_size, job.actor.mini_batch_size
+    if batch % mini:
+        yield error(
+            "mini-batch",
+            f"data.train_batch_size={batch} is not a multiple of actor.mini_batch_size={mini}",
+            remedy,
+        )
+
+
+def _even_splits(job: Job, rule: Steps, remedy: str) -> Iterator[Finding]:
+    batch, mini, n = job.data.train_batch_size, job.actor.mini_batch_size, job.rollout.n
+    uneven = [*_divides("train-batch", "train_batch_size*n", batch * n, rule, rule.micro, f"{batch}*{n}", remedy)]
+    if not uneven and batch * n % rule.whole:
+        uneven = [
+            error(
+                "train-batch",
+                f"train_batch_size*n = {batch}*{n} = {batch * n} is not divisible by the {rule.whole} training "
+                f"GPUs, as verl wants with actor.strategy={job.actor.strategy}",
+                remedy,
+            )
+        ]
+    told = f"{mini}*{n}"
+    if not uneven and batch % mini == 0:
+        uneven = [*_divides("mini-batch-split", "mini_batch_size*n", mini * n, rule, rule.micro, told, remedy)]
+    yield from uneven
+    if job.algorithm.estimator != "gae" or uneven:
+        return
+    each = mini * n // rule.copies
+    if mini * n % rule.copies == 0 and each:
+        fitting = next(size for size in range(min(rule.critic, each), 0, -1) if each % size == 0)
+        remedy = f"set critic.micro_batch_size_per_gpu={fitting}"
+    yield from _divides("critic-batch", "mini_batch_size*n", mini * n, rule, rule.critic, told, remedy)
+
+
+def _divides(
+    id_: str, name: str, sequences: int, rule: Steps, micro: int, told: str, remedy: str
+) -> Iterator[Finding]:
+    step = rule.copies * micro
     if sequences % step == 0:
         return
-    below, above = sequences // step * step, (sequences // step + 1) * step
-    nearest = ", ".join(str(value) for value in (below, above) if value)
-    parts = f"data-parallel size * micro batch = {copies}*{micro}" if micro > 1 else "the data-parallel size"
-    yield error(
-        id_,
-        f"{name} = {prompts}*{n} = {sequences} is not divisible by {parts} = {step}"
-        if micro > 1
-        else f"{name} = {prompts}*{n} = {sequences} is not divisible by {parts}, {step}",
-        f"nearest products: {nearest}",
-    )
+    parts = f"the data-parallel size, {step}"
+    if micro > 1:
+        parts = f"data-parallel size * micro batch = {rule.copies}*{micro} = {step}"
+    yield error(id_, f"{name} = {told} = {sequences} is not divisible by {parts}", remedy)
 
 
 def _token_budget(job: Job) -> Iterator[Finding]:
     """verl packs whole sequences; one longer than the budget fails (utils/seqlen_balancing.py)."""
-    longest = job.data.max_prompt_length + job.data.max_response_length
-    budget = job.actor.max_tokens_per_gpu or 16384
+    longest = job.longest_sequence
+    budget = job.actor.max_tokens_per_gpu or DEFAULT_TOKENS_PER_GPU
     room = budget * job.actor.context_parallel
     if longest > room:
         yield error(

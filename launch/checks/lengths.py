@@ -10,15 +10,10 @@ from launch.model.shape import ModelShape
 _DEFAULT_BATCHED_TOKENS = 8192
 
 
-def longest_sequence(job: Job) -> int:
-    """Tokens of the longest prompt with the longest response."""
-    return job.data.max_prompt_length + job.data.max_response_length
-
-
 def check_lengths(job: Job) -> Iterator[Finding]:
     """Lengths that do not fit together, whatever the model."""
     prompt, response = job.data.max_prompt_length, job.data.max_response_length
-    rollout, longest = job.rollout, longest_sequence(job)
+    rollout, longest = job.rollout, job.longest_sequence
     if rollout.max_model_len is not None and rollout.max_model_len < longest:
         yield error(
             "rollout-length",
@@ -66,11 +61,11 @@ def check_model_limit(job: Job, shape: ModelShape, where: str) -> Iterator[Findi
     verl 0.8.0 and 0.9.1 take max_position_embeddings as the limit, whatever the rope scaling (workers/rollout/
     utils.py, get_max_position_embeddings); 0.6.1 leaves it to the engine, which takes rope scaling into account.
     """
-    wanted = max(longest_sequence(job), job.rollout.max_model_len or 0)
+    wanted = max(job.longest_sequence, job.rollout.max_model_len or 0)
     limit = shape.context if job.engine.verl == "0.6.1" else shape.max_position
     if wanted <= limit:
         return
-    named = f"data.max_prompt_length + max_response_length = {longest_sequence(job)}"
+    named = f"data.max_prompt_length + max_response_length = {job.longest_sequence}"
     if (job.rollout.max_model_len or 0) == wanted:
         named = f"rollout.max_model_len={wanted}"
     remedy = f"lower the lengths to {limit} tokens together"

@@ -6,7 +6,8 @@ from pathlib import Path
 from launch.config import Job
 from launch.finding import Finding, error, warning
 from launch.model.shape import ModelShape, ShapeError, read_shape
-from launch.sizing.layout import Layout, model_parallel, plan_layout
+from launch.sizing.batches import expert_group, model_parallel
+from launch.sizing.layout import Layout, plan_layout
 from launch.sizing.memory import GIB, GpuMemory, MemoryEstimate, estimate, gpu_memory
 
 # The CUDA context, NCCL and fragments take the rest.
@@ -27,13 +28,10 @@ def estimate_job(job: Job, project: Path) -> MemoryEstimate | None:
 
 
 def _divides(job: Job, layout: Layout) -> bool:
-    actor = job.actor
-    world, size = layout.train_world, model_parallel(job)
-    if actor.strategy == "megatron" and actor.expert_parallel > 1:
-        experts = (actor.expert_tensor_parallel or actor.tensor_parallel) * actor.expert_parallel
-        if world % (experts * actor.pipeline_parallel):
-            return False
-    return layout.train_nodes >= 1 and layout.train_gpus >= 1 and world % size == 0
+    world = layout.train_world
+    if job.actor.strategy == "megatron" and world % expert_group(job):
+        return False
+    return layout.train_nodes >= 1 and layout.train_gpus >= 1 and world % model_parallel(job) == 0
 
 
 def _shape(folder: Path) -> ModelShape | None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from launch.config import Job
 from launch.finding import Finding, error, warning
 from launch.model.shape import ModelShape
-from launch.sizing.layout import plan_layout
 
 # Raw overrides that give the pipeline's stages other numbers of layers (megatron.core TransformerConfig).
 _UNEVEN_STAGES = ("pipeline_stage", "in_pipeline_split", "pipeline_model_parallel_layout", "virtual_pipeline")
@@ -110,14 +109,6 @@ def _experts(job: Job, shape: ModelShape, where: str) -> Iterator[Finding]:
             f"the experts of {where} are {shape.moe_ffn} wide, which actor.expert_tensor_parallel={etp} does not "
             "divide",
             f"set it to one of {_divisors(shape.moe_ffn)}",
-        )
-    world, size = plan_layout(job).train_world, etp * ep * actor.pipeline_parallel
-    if world >= 1 and world % size:
-        yield error(
-            "expert-parallel",
-            f"{world} training GPUs are not divisible by expert_tensor*expert*pipeline = "
-            f"{etp}*{ep}*{actor.pipeline_parallel} = {size}",
-            "lower actor.expert_parallel, or set actor.expert_tensor_parallel=1 (null takes tensor_parallel)",
         )
     if actor.tensor_parallel > 1 and not actor.sequence_parallel and job.engine.verl != "0.6.1":
         yield error(

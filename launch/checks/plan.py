@@ -1,111 +1,257 @@
 """The pools fit on the allocation and divide by the parallel sizes."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from launch.checks.plan_remedies import (
+    Broken,
+    Way,
+    changed,
+    clean_changes,
+    divisors,
+    each,
+    remedy_of,
+    smaller_divisors,
+    written,
+)
 from launch.config import Job
 from launch.finding import Finding, error, warning
-from launch.sizing.layout import Layout, model_parallel, plan_layout
+from launch.model.shape import ShapeError, read_shape
+from launch.sizing.batches import expert_group, expert_tensor_parallel, model_parallel
+from launch.sizing.layout import Layout, fullest_pool, plan_layout
+
+_NO_REWARD_GPU = each("reward.gpus", [0])
+_MOST_GPUS, _MOST_NODES = 64, 4096
 
 
-def check_gpus(job: Job, *, rehearse: bool) -> Iterator[Finding]:
-    """Reward, rollout and training each have their GPUs, and whole engines and whole models fit in the pools."""
+def check_gpus(job: Job, *, rehearse: bool, project: Path | None = None) -> Iterator[Finding]:
+    """Reward, rollout and training each have their GPUs, and whole engines and whole models fit in the pools.
+
+    Args:
+        rehearse: GPUs are slots, of which some may be idle.
+        project: folder of relative paths, to name only sizes that the model's heads divide by.
+    """
+    heads = _heads(job, project)
+    found = broken_rules(job, heads)
+    for one in found:
+        yield error(one.id, one.message, remedy_of(job, one, lambda other: not broken_rules(other, heads)))
+    if not found and not rehearse:
+        yield from _idle(job, plan_layout(job))
+
+
+def _heads(job: Job, project: Path | None) -> int | None:
+    folder = None if project is None else project / job.model.path
+    if folder is None or not folder.is_dir():
+        return None
+    try:
+        return read_shape(folder).heads
+    except ShapeError:
+        return None
+
+
+def broken_rules(job: Job, heads: int | None = None) -> list[Broken]:
+    """What does not fit, with the ways out that are worth trying; `heads` of the model where they are known."""
     layout = plan_layout(job)
-    too_large = [*_pools(job, layout)]
-    if too_large:
-        yield from too_large
-        return
-    yield from _engines(job, layout)
-    yield from _models(job, layout)
-    if layout.idle_gpus and not rehearse:  # a rehearsal's GPUs are slots
-        yield warning(
-            "idle-gpus",
-            f"{layout.idle_gpus} of {job.cluster.nodes}*{job.cluster.gpus_per_node} GPUs have nothing to do "
-            f"(reward {layout.reward_gpus}, rollout {layout.rollout_nodes}*{layout.rollout_gpus}, training "
-            f"{layout.train_nodes}*{layout.train_gpus})",
-            "make cluster.gpus_per_node, rollout.gpus_per_node, actor.gpus_per_node and reward.gpus add up; a "
-            "pool has the same number on each of its nodes",
-        )
+    found = [*_pools(job, layout)]
+    return found or [*_engines(job, layout, heads), *_models(job, layout)]
 
 
-def _pools(job: Job, layout: Layout) -> Iterator[Finding]:
-    gpus, nodes = job.cluster.gpus_per_node, job.cluster.nodes
-    if layout.reward_gpus > gpus:
-        yield error(
+def _larger(job: Job) -> tuple[Way, Way]:
+    nodes, gpus = job.cluster.nodes, job.cluster.gpus_per_node
+    more = each("cluster.gpus_per_node", range(gpus + 1, _MOST_GPUS + 1))
+    return more, each("cluster.nodes", range(nodes + 1, nodes + 9))
+
+
+def _down(field: str, most: int) -> Way:
+    return each(field, range(min(most, _MOST_NODES), 0, -1))
+
+
+def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
+    gpus, nodes, head = job.cluster.gpus_per_node, job.cluster.nodes, layout.ray_gpus_head
+    one_step_off = job.engine.mode == "one_step_off"
+    if head < 1:
+        has = f"takes all {gpus} GPUs of" if head == 0 else f"is more than the {gpus} GPUs of"
+        yield Broken(
             "gpu-plan",
-            f"reward.gpus={layout.reward_gpus} but a node has {gpus} GPUs",
-            f"set reward.gpus={gpus - 1}",
+            f"reward.gpus={layout.reward_gpus} {has} the head node, and the training needs some there",
+            (each("reward.gpus", [1] if gpus > 1 else []), _NO_REWARD_GPU, _larger(job)[0]),
         )
-        return
-    if layout.train_gpus < 1 or layout.train_nodes < 1:
-        yield error(
+    elif layout.train_gpus < 1 or layout.train_nodes < 1:
+        yield Broken(
             "gpu-plan",
             f"nothing is left to train on: {nodes} nodes of {gpus} GPUs, reward {layout.reward_gpus}, rollout "
             f"{layout.rollout_nodes} nodes of {layout.rollout_gpus}",
-            "lower rollout.gpus_per_node or rollout.nodes, or raise cluster.nodes or cluster.gpus_per_node",
+            (
+                _down("rollout.gpus_per_node", layout.rollout_gpus - 1) if layout.train_gpus < 1 else (),
+                _down("rollout.nodes", nodes - 1) if layout.train_nodes < 1 else (),
+                *_larger(job),
+            ),
         )
-        return
-    head = layout.ray_gpus_head
-    if layout.rollout_gpus > head:
-        yield error(
+    elif layout.rollout_gpus > head:
+        yield Broken(
             "gpu-plan",
             f"rollout.gpus_per_node={layout.rollout_gpus} but the head node has {head} of its {gpus} GPUs left "
             f"beside the reward server's {layout.reward_gpus}",
-            f"set rollout.gpus_per_node={max(head, 1)} or reward.gpus=0",
+            (_down("rollout.gpus_per_node", head), _NO_REWARD_GPU, *_larger(job)),
         )
-    elif job.engine.mode == "one_step_off" and layout.rollout_gpus < 1:
-        yield error(
+    elif one_step_off and layout.rollout_gpus < 1:
+        yield Broken(
             "gpu-plan",
             f"no GPU is left for the rollout: {nodes} nodes of {gpus} GPUs, reward {layout.reward_gpus}, training "
             f"{layout.train_nodes} nodes of {layout.train_gpus}",
-            "lower actor.gpus_per_node, or raise cluster.nodes or cluster.gpus_per_node",
+            (_down("actor.gpus_per_node", layout.train_gpus - 1), *_larger(job)),
         )
-    elif nodes == 1 and job.engine.mode == "one_step_off" and layout.rollout_gpus + layout.train_gpus > head:
-        yield error(
+    elif nodes == 1 and one_step_off and layout.rollout_gpus + layout.train_gpus > head:
+        yield Broken(
             "gpu-plan",
             f"rollout {layout.rollout_gpus} + training {layout.train_gpus} GPUs are more than the {head} of "
             f"{gpus} that the one node has beside the reward server's {layout.reward_gpus}",
-            "lower rollout.gpus_per_node or actor.gpus_per_node, or set cluster.nodes=2",
+            (
+                _down("rollout.gpus_per_node", layout.rollout_gpus - 1),
+                _down("actor.gpus_per_node", layout.train_gpus - 1),
+                _larger(job)[1],
+            ),
         )
-    on_train_node = head if job.engine.mode == "sync" else gpus
-    if nodes > 1 or job.engine.mode == "sync":
-        yield from _training_pool(layout, on_train_node, gpus)
-
-
-def _training_pool(layout: Layout, on_node: int, gpus: int) -> Iterator[Finding]:
-    if layout.train_gpus > on_node:
-        yield error(
+    elif layout.train_gpus > layout.train_room and not (nodes == 1 and one_step_off):
+        yield Broken(
             "gpu-plan",
-            f"actor.gpus_per_node={layout.train_gpus} but a training node has {on_node} of its {gpus} GPUs for it",
-            f"set actor.gpus_per_node={max(on_node, 1)}",
+            f"actor.gpus_per_node={layout.train_gpus} but a training node has {layout.train_room} of its {gpus} "
+            "GPUs for it",
+            (
+                _down("actor.gpus_per_node", layout.train_room),
+                _NO_REWARD_GPU if layout.train_room < gpus else (),
+            ),
         )
 
 
-def _engines(job: Job, layout: Layout) -> Iterator[Finding]:
-    pool, field = layout.rollout_gpus, "rollout.gpus_per_node"
-    if job.engine.mode == "sync":
-        pool, field = layout.train_gpus, "actor.gpus_per_node"
-    if pool % job.rollout.tensor_parallel:
-        yield error(
-            "rollout-tp",
-            f"{field}={pool} is not divisible by rollout.tensor_parallel={job.rollout.tensor_parallel}",
-            f"choose a divisor of {pool}",
-        )
+def _engines(job: Job, layout: Layout, heads: int | None) -> Iterator[Broken]:
+    size, sync = job.rollout.tensor_parallel, job.engine.mode == "sync"
+    pool = layout.train_gpus if sync else layout.rollout_gpus
+    if pool % size == 0:
+        return
+    field = "actor.gpus_per_node" if sync else "rollout.gpus_per_node"
+    named = f"{field}={pool} is"
+    if (job.actor if sync else job.rollout).gpus_per_node is None:
+        left = f" beside the reward server's {layout.reward_gpus}" if layout.reward_gpus else ""
+        named = f"the {pool} GPUs of a node{left} are" if pool != 1 else f"the one GPU of a node{left} is"
+    room = layout.ray_gpus_head
+    whole = [gpus for gpus in range(room, 0, -1) if gpus % size == 0]
+    fitting = [
+        tensor
+        for tensor in range(min(size - 1, _MOST_GPUS), 0, -1)
+        # Heads are a multiple of a small power of two in nearly every model.
+        if (tensor & (tensor - 1) == 0 if heads is None else heads % tensor == 0)
+    ]
+    yield Broken(
+        "rollout-tp",
+        f"{named} not divisible by rollout.tensor_parallel={size}",
+        (
+            each(field, sorted(whole, key=lambda gpus: (gpus > pool, abs(gpus - pool)))),
+            each("rollout.tensor_parallel", fitting),
+            _NO_REWARD_GPU if layout.reward_gpus else (),
+        ),
+    )
 
 
-def _models(job: Job, layout: Layout) -> Iterator[Finding]:
-    size, world = model_parallel(job), layout.train_world
-    actor = job.actor
+def _models(job: Job, layout: Layout) -> Iterator[Broken]:
+    actor, world = job.actor, layout.train_world
+    size = model_parallel(job)
+    pool = f"{world} training GPUs ({layout.train_nodes} nodes of {layout.train_gpus})"
+    sizes = ["tensor_parallel", "pipeline_parallel", "context_parallel"]
+    if actor.strategy == "fsdp2":
+        sizes = sizes[2:]
+    fields = [f"actor.{name}" for name in sizes]
+    smaller = [smaller_divisors(field, getattr(actor, name)) for field, name in zip(fields, sizes, strict=True)]
+    combined: list[dict[str, int]] = [{}]
+    for field, name in zip(fields, sizes, strict=True):
+        combined = [{**changes, field: part} for changes in combined for part in divisors(getattr(actor, name))]
     if world % size:
-        yield error(
+        named = "actor.context_parallel"
+        if actor.strategy == "megatron":
+            named = f"tensor*pipeline*context = {'*'.join(str(getattr(actor, name)) for name in sizes)}"
+        yield Broken(
             "train-parallel",
-            f"{world} training GPUs ({layout.train_nodes} nodes of {layout.train_gpus}) are not divisible by "
-            f"tensor*pipeline*context = {actor.tensor_parallel}*{actor.pipeline_parallel}*"
-            f"{actor.context_parallel} = {size}",
-            "change actor.tensor_parallel, pipeline_parallel or context_parallel, or the nodes",
+            f"{pool} are not divisible by {named} = {size}",
+            (_down("actor.gpus_per_node", layout.train_room), *smaller, _larger(job)[1]),
+            last=tuple(sorted(combined, key=lambda changes: -_product(changes))),
         )
-    elif actor.strategy == "fsdp2" and world % actor.context_parallel:
-        yield error(
-            "train-parallel",
-            f"{world} training GPUs are not divisible by actor.context_parallel={actor.context_parallel}",
-            "choose a divisor",
-        )
+    elif actor.strategy == "megatron" and world % expert_group(job):
+        yield _experts(job, pool, world)
+
+
+def _product(changes: dict[str, int]) -> int:
+    product = 1
+    for value in changes.values():
+        product *= value
+    return product
+
+
+def _experts(job: Job, pool: str, world: int) -> Broken:
+    """Source: megatron-core 0.16.1 parallel_state.py."""
+    ep, etp, pp = job.actor.expert_parallel, expert_tensor_parallel(job), job.actor.pipeline_parallel
+    works = [size for size in divisors(world) if world % (etp * size * pp) == 0]
+    # Experts are a power of two in nearly every model.
+    works.sort(key=lambda size: (size & (size - 1) != 0, size > ep, abs(size - ep)))
+    ways: list[Way] = [each("actor.expert_parallel", works)]
+    if etp != 1:
+        ways.append(each("actor.expert_tensor_parallel", [1]))
+    told = f"; {', '.join(map(str, sorted(works)))} would do" if works else ""
+    return Broken(
+        "expert-parallel",
+        f"{pool} are not divisible by expert_tensor*expert*pipeline = {etp}*{ep}*{pp} = {etp * ep * pp}: "
+        f"actor.expert_parallel={ep}{told}",
+        tuple(ways),
+        last=tuple(
+            {"actor.expert_parallel": size, "actor.expert_tensor_parallel": 1}
+            for size in divisors(world)
+            if world % (size * pp) == 0
+        ),
+    )
+
+
+def _idle(job: Job, layout: Layout) -> Iterator[Finding]:
+    """GPUs with nothing to do, unless it cannot be helped: a pool has the same number on each of its nodes, so
+    that the reward server's GPUs cost as many on the pool's other nodes."""
+    sync = job.engine.mode == "sync"
+    shared = layout.train_nodes if sync else layout.rollout_nodes
+    if layout.idle_gpus <= (shared - 1) * layout.reward_gpus:
+        return
+    pools = [f"reward {layout.reward_gpus}"] if layout.reward_gpus else []
+    if sync:
+        pools.append(f"training and rollout {layout.train_nodes}*{layout.train_gpus}")
+    else:
+        pools.append(f"rollout {layout.rollout_nodes}*{layout.rollout_gpus}")
+        pools.append(f"training {layout.train_nodes}*{layout.train_gpus}")
+    yield warning(
+        "idle-gpus",
+        f"{layout.idle_gpus} of {job.cluster.nodes}*{job.cluster.gpus_per_node} GPUs have nothing to do "
+        f"({', '.join(pools)})",
+        _busier(job, layout),
+    )
+
+
+def _busier(job: Job, layout: Layout) -> str:
+    """Values that leave fewer GPUs idle."""
+    head = layout.ray_gpus_head
+    pools: list[dict[str, int]] = [{}]
+    if job.engine.mode == "one_step_off":
+        pools += [{"rollout.gpus_per_node": gpus} for gpus in range(head, 0, -1)]
+    if job.actor.gpus_per_node is not None:
+        room = head if job.cluster.nodes == 1 else layout.train_room
+        trained = [{"actor.gpus_per_node": gpus} for gpus in range(room, 0, -1)]
+        pools = [{**pool, **more} for pool in pools for more in ({}, *trained)]
+    elif (rule := fullest_pool(job, layout)) is not None:
+        pools.append(clean_changes(job, {}, rule))
+    pools += [{"cluster.gpus_per_node": gpus} for gpus in range(job.cluster.gpus_per_node - 1, 0, -1)]
+    found = []
+    for changes in pools:
+        other = changed(job, changes)
+        if broken_rules(other):
+            continue
+        after = plan_layout(other)
+        smaller = other.cluster.gpus_per_node < job.cluster.gpus_per_node
+        if after.idle_gpus < layout.idle_gpus and clean_changes(other, {}) == {}:
+            found.append((smaller, after.idle_gpus, len(changes), written(changes)))
+    if not found:
+        return "a pool has the same number of GPUs on each of its nodes; ask for fewer, or change the sizes"
+    return min(found)[3]

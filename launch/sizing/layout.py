@@ -1,9 +1,9 @@
 """Which GPUs do what: the reward server, the rollout pool, the training pool."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from launch.config import Job
+from launch.sizing.batches import Steps, model_parallel, steps
 
 
 @dataclass(frozen=True)
@@ -11,7 +11,7 @@ class Layout:
     """GPU counts of a job. In sync mode rollout and training share one pool and the rollout fields are 0.
 
     `ray_gpus_head` and `ray_gpus_other` are what Ray may hand out on the head node and on each other node;
-    `idle_gpus` is what no part uses, on all nodes together.
+    `idle_gpus` is what no part uses, on all nodes together; `train_room` is what a training node could give.
     """
 
     reward_gpus: int
@@ -22,6 +22,7 @@ class Layout:
     ray_gpus_head: int
     ray_gpus_other: int
     idle_gpus: int = 0
+    train_room: int = field(default=0, compare=False)
 
     @property
     def train_world(self) -> int:
@@ -29,11 +30,10 @@ class Layout:
         return self.train_nodes * self.train_gpus
 
 
-def model_parallel(job: Job) -> int:
-    """GPUs that hold one copy of the actor."""
-    if job.actor.strategy != "megatron":
-        return 1
-    return job.actor.tensor_parallel * job.actor.pipeline_parallel * job.actor.context_parallel
+def _whole(job: Job, nodes: int, gpus: int) -> Steps | None:
+    """The batch rules of a training pool of whole copies of the model and, in sync mode, whole engines."""
+    engine = job.rollout.tensor_parallel if job.engine.mode == "sync" else 1
+    return steps(job, nodes * gpus) if gpus % engine == 0 else None
 
 
 def _training_gpus(job: Job, nodes: int, free: int) -> int:
@@ -41,21 +41,28 @@ def _training_gpus(job: Job, nodes: int, free: int) -> int:
     divide by. Where none does, all of them: the rules then say what does not divide."""
     if job.actor.gpus_per_node is not None or nodes < 1:
         return job.actor.gpus_per_node or free
-    sequences = math.gcd(job.data.train_batch_size, job.actor.mini_batch_size) * job.rollout.n
-    size = model_parallel(job)
-    micro = 1 if job.actor.dynamic_batch else job.actor.micro_batch_size_per_gpu
-    engine = job.rollout.tensor_parallel if job.engine.mode == "sync" else 1
     for gpus in range(free, 0, -1):
-        copies = nodes * gpus // size
-        if nodes * gpus % size == 0 and gpus % engine == 0 and sequences % (copies * micro) == 0:
+        rule = _whole(job, nodes, gpus)
+        if rule and rule.fit(job.data.train_batch_size, job.actor.mini_batch_size, job.rollout.n):
             return gpus
     return free
+
+
+def fullest_pool(job: Job, layout: Layout) -> Steps | None:
+    """The batch rules of the training pool that the job asks for, or of the largest that its parallel sizes allow;
+    None where they allow none."""
+    if job.actor.gpus_per_node is not None:
+        return steps(job, layout.train_world)
+    for gpus in range(layout.train_room, 0, -1):
+        if rule := _whole(job, layout.train_nodes, gpus):
+            return rule
+    return None
 
 
 def _rollout_share(job: Job, free: int) -> int:
     """GPUs of the rollout pool where it shares one node with the training pool: half, and whole engines."""
     size, engine = model_parallel(job), job.rollout.tensor_parallel
-    training = -(-(free - free // 2) // size) * size
+    training = job.actor.gpus_per_node or -(-(free - free // 2) // size) * size
     return max((free - training) // engine * engine, 0) or free // 2
 
 
@@ -73,14 +80,14 @@ def plan_layout(job: Job) -> Layout:
     if job.engine.mode == "sync":
         # One pool, equal on all nodes: a reward GPU on the head costs one on every node.
         train = _training_gpus(job, nodes, head)
-        return Layout(reward, 0, 0, nodes, train, head, gpus, free - nodes * train)
+        return Layout(reward, 0, 0, nodes, train, head, gpus, free - nodes * train, head)
     if nodes == 1:
         rollout = _rollout_share(job, head) if job.rollout.gpus_per_node is None else job.rollout.gpus_per_node
         train = _training_gpus(job, 1, head - rollout)
-        return Layout(reward, 1, rollout, 1, train, head, gpus, free - rollout - train)
+        return Layout(reward, 1, rollout, 1, train, head, gpus, free - rollout - train, head - rollout)
     rollout_nodes = job.rollout.nodes or nodes // 2
     rollout = head if job.rollout.gpus_per_node is None else job.rollout.gpus_per_node
     train_nodes = nodes - rollout_nodes
     train = _training_gpus(job, train_nodes, gpus)
     idle = free - rollout_nodes * rollout - train_nodes * train
-    return Layout(reward, rollout_nodes, rollout, train_nodes, train, head, gpus, idle)
+    return Layout(reward, rollout_nodes, rollout, train_nodes, train, head, gpus, idle, gpus)

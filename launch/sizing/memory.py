@@ -184,7 +184,7 @@ def _rollout(job: Job, shape: ModelShape, gpu: GpuMemory | None) -> Rollout:
     linear = counted.attention + counted.mlp + counted.experts
     whole = counted.norms + counted.router
     weights = (linear * (1 if job.rollout.fp8 else 2) + 2 * (counted.embedding + counted.head)) / size + 2 * whole
-    longest = max(job.data.max_prompt_length + job.data.max_response_length, job.rollout.max_model_len or 0)
+    longest = max(job.longest_sequence, job.rollout.max_model_len or 0)
     budget = None if gpu is None else gpu.gib * job.rollout.gpu_memory_utilization
     return Rollout(weights / GIB, budget, longest * shape.kv_bytes_per_token(size) / GIB, longest)
 
@@ -200,7 +200,7 @@ def _assumptions(job: Job, shape: ModelShape, gpu: GpuMemory | None) -> list[str
         lines.append(
             "fp32 weights, gradients and two moments, spread over all training GPUs; two layers whole in bf16"
         )
-    longest = job.data.max_prompt_length + job.data.max_response_length
+    longest = job.longest_sequence
     if actor.dynamic_batch:
         tokens = actor.max_tokens_per_gpu or DEFAULT_TOKENS_PER_GPU
         lines.append(f"a micro batch of {tokens} tokens on a GPU (dynamic_batch)")

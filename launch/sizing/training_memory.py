@@ -117,7 +117,7 @@ def tokens_per_gpu(job: Job, micro: int) -> int:
     """Tokens of one micro batch on one GPU, all sequences at full length."""
     if job.actor.dynamic_batch:
         return job.actor.max_tokens_per_gpu or DEFAULT_TOKENS_PER_GPU
-    longest = job.data.max_prompt_length + job.data.max_response_length
+    longest = job.longest_sequence
     return -(-micro * longest // job.actor.context_parallel)
 
 

@@ -113,7 +113,7 @@ def test_messages_carry_the_numbers():
         sample_data=False,
     )
     assert "train_batch_size*n = 130*2 = 260 is not divisible" in found[0].message
-    assert found[0].remedy == "nearest products: 256, 272"
+    assert found[0].remedy == "set data.train_batch_size=128 and actor.mini_batch_size=128"
 
 
 def test_default_paths_that_are_missing_warn_and_named_ones_fail(tmp_path: Path):
