@@ -1,9 +1,10 @@
-"""What a version of verl or a mode cannot do, and fields that have no effect in this job."""
+"""What a version of verl or a mode cannot do."""
 
 from collections.abc import Iterator
 
 from pydantic import BaseModel
 
+from launch.checks.ignored import check_ignored
 from launch.config import Job
 from launch.finding import Finding, error, warning
 
@@ -19,10 +20,11 @@ def check_capability(job: Job, *, rehearse: bool) -> Iterator[Finding]:
             "set rehearsal.rollout=hf, or engine.verl=0.9.1",
         )
     yield from _algorithm(job)
+    yield from _reward(job)
     if not rehearse:  # shrinking sets fields, too
         yield from _fsdp2(job)
         yield from _contents(job)
-        yield from _ignored(job)
+        yield from check_ignored(job)
 
 
 def _mode(job: Job) -> Iterator[Finding]:
@@ -104,6 +106,17 @@ def _fsdp2(job: Job) -> Iterator[Finding]:
         )
 
 
+def _reward(job: Job) -> Iterator[Finding]:
+    reward = job.reward
+    if reward.kind == "server" and reward.function is not None:
+        yield error(
+            "reward-function",
+            f"reward.function={reward.function}, but reward.kind=server: the rewards would come from the reward "
+            "model, and nothing would call your function",
+            "set reward.kind=function, or remove reward.function",
+        )
+
+
 def _contents(job: Job) -> Iterator[Finding]:
     """Source: verl 0.9.1 utils/checkpoint/checkpoint_manager.py."""
     contents = job.checkpoint.contents
@@ -145,29 +158,4 @@ def _algorithm(job: Job) -> Iterator[Finding]:
             "greedy-group",
             f"rollout.temperature=0 makes the {job.rollout.n} responses of a prompt alike: every advantage is 0",
             "set rollout.temperature=1.0",
-        )
-
-
-def _ignored(job: Job) -> Iterator[Finding]:
-    """Fields that the user set and that do nothing in this job."""
-    algorithm = job.algorithm
-    if job.engine.mode == "sync":
-        for field in _named(job.rollout, "nodes", "gpus_per_node"):
-            yield warning(
-                "pool-ignored",
-                f"rollout.{field} has no effect: in sync mode rollout and training share the same GPUs",
-                "set actor.gpus_per_node for the shared pool, or engine.mode=one_step_off",
-            )
-    if algorithm.estimator != "gae" and job.critic.model_fields_set:
-        yield warning(
-            "critic-ignored",
-            f"critic.{sorted(job.critic.model_fields_set)[0]} has no effect: "
-            f"algorithm.estimator={algorithm.estimator} trains no critic",
-            "set algorithm.estimator=gae, or --template ppo",
-        )
-    if job.reward.kind == "function" and _named(job.reward, "model", "gpus"):
-        yield warning(
-            "reward-ignored",
-            "reward.model and reward.gpus have no effect with reward.kind=function: no server is started",
-            "remove them, or set reward.kind=server",
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.checks import check_job
+from launch.checks.ignored import check_ignored
 from launch.config import load_job
 from launch.finding import Finding
 
@@ -167,17 +168,88 @@ def test_sizes_of_megatron_do_not_vanish_with_fsdp2(assignment: str, id_: str, w
 @pytest.mark.parametrize(
     ("assignments", "id_"),
     [
-        (("engine.mode=sync", "rollout.gpus_per_node=4"), "pool-ignored"),
-        (("engine.mode=sync", "rollout.nodes=1"), "pool-ignored"),
-        (("critic.lr=1e-5",), "critic-ignored"),
-        (("reward={kind: function, function: f.py, gpus: 1}",), "reward-ignored"),
         (("algorithm.use_kl_in_reward=true",), "kl-twice"),
         (("container.env.RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES='1'",), "noset-devices"),
     ],
 )
-def test_what_has_no_effect_is_told(assignments: tuple[str, ...], id_: str):
+def test_what_is_not_meant_is_told(assignments: tuple[str, ...], id_: str):
     assert severity(id_, *assignments) == "warning"
     assert id_ not in findings()
+
+
+FUNCTION = ("reward.kind=function", "reward.function=f.py")
+FSDP2 = ("actor.strategy=fsdp2", "actor.fp8=null")
+
+
+def ignored(*assignments: str, template: str = "grpo") -> list[str]:
+    found = [*check_ignored(load_job(template, None, assignments))]
+    assert all(one.id == "ignored-field" and one.severity == "warning" for one in found)
+    return [one.message.partition(":")[0] for one in found]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "idle", "used"),
+    [
+        ("rollout.gpus_per_node=7", ("engine.mode=sync",), ()),
+        ("rollout.nodes=1", ("engine.mode=sync",), ()),
+        ("critic.lr=1e-5", (), ("algorithm.estimator=gae",)),
+        ("reward.model=m", FUNCTION, ()),
+        ("reward.gpus=1", FUNCTION, ()),
+        ("reward.max_length=9", FUNCTION, ()),
+        ("reward.timeout_s=9", FUNCTION, ()),
+        ("reward.deadline_s=9", FUNCTION, ()),
+        ("reward.ready_timeout_s=9", FUNCTION, ()),
+        ("reward.min_score=-9", FUNCTION, ()),
+        ("reward.max_score=9", FUNCTION, ()),
+        ("reward.function_name=f", (), FUNCTION),
+        ("actor.max_tokens_per_gpu=9999", (), ("actor.dynamic_batch=true",)),
+        ("actor.sequence_parallel=true", FSDP2, ()),
+        ("algorithm.lam=0.95", (), ("algorithm.estimator=gae",)),
+        ("algorithm.norm_by_std=false", ("algorithm.estimator=rloo",), ()),
+        ("algorithm.kl_loss_coef=0.01", ("algorithm.use_kl_loss=false",), ()),
+        ("algorithm.kl_loss_type=k3", ("algorithm.use_kl_loss=false",), ()),
+        ("algorithm.kl_coef=0.01", (), ("algorithm.use_kl_in_reward=true",)),
+        ("algorithm.overlong_buffer.length=9", (), ("algorithm.overlong_buffer.enable=true",)),
+        ("algorithm.overlong_buffer.penalty_factor=2.0", (), ("algorithm.overlong_buffer.enable=true",)),
+        ("algorithm.filter_groups.metric=acc", (), ("algorithm.filter_groups.enable=true",)),
+    ],
+)
+def test_a_field_without_effect_is_told(assignment: str, idle: tuple[str, ...], used: tuple[str, ...]):
+    (told,) = ignored(assignment, *idle)
+    assert told == f"{assignment.partition('=')[0]} has no effect"
+    assert ignored(assignment, *used) == []
+
+
+@pytest.mark.parametrize(
+    ("template", "assignments"),
+    [
+        ("grpo", ()),
+        ("ppo", ()),
+        ("dapo", ()),
+        # The template set its length, not the user.
+        ("dapo", ("algorithm.overlong_buffer.enable=false",)),
+        ("grpo", ("actor.max_tokens_per_gpu=null", "actor.sequence_parallel=false")),
+    ],
+)
+def test_what_the_user_did_not_set_is_not_told(template: str, assignments: tuple[str, ...]):
+    assert ignored(*assignments, template=template) == []
+
+
+def test_fields_of_one_kind_share_a_line():
+    assert ignored("reward.gpus=1", "reward.timeout_s=9", *FUNCTION) == [
+        "reward.gpus, reward.timeout_s have no effect"
+    ]
+
+
+def test_the_reward_server_uses_one_gpu():
+    assert ignored("reward.gpus=2") == ["reward.gpus=2"]
+    assert ignored("reward.gpus=0") == []
+
+
+def test_a_function_that_nothing_would_call_is_an_error():
+    assert severity("reward-function", "reward.function=mine.py") == "error"
+    assert findings("reward.function=mine.py", rehearse=True)["reward-function"].severity == "error"
+    assert "reward-function" not in findings("reward.function=mine.py", "reward.kind=function")
 
 
 @pytest.mark.parametrize(
