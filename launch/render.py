@@ -10,17 +10,20 @@ and nothing is written; 2 usage.
 import argparse
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from launch.config import Job, JobError, load_job
 from launch.config.templates import TEMPLATES
+from launch.finding import Finding, error, warning
 from launch.review import EngineCheck, Review, review
 from launch.script import edited_by_hand
 from launch.sizing.layout import plan_layout
 from launch.sizing.plan_table import plan_data, plan_table
+from launch.tokens import hide
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -29,7 +32,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Render a job into one bash script, after checking it.",
         epilog="example: python -m launch.render --template grpo --rehearse -o - | less",
     )
-    parser.add_argument("--template", choices=TEMPLATES, help="algorithm")
+    parser.add_argument(
+        "--template", choices=TEMPLATES, help="algorithm; may be left out where the job file names it"
+    )
     parser.add_argument("--job", type=Path, metavar="FILE", help="job file (YAML); without it: the defaults")
     parser.add_argument(
         "--set",
@@ -54,75 +59,147 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _write(path: Path, text: str, *, force: bool) -> None:
-    if path.exists() and not force and edited_by_hand(path.read_text(encoding="utf-8", errors="replace")):
-        raise JobError([f"{path}: was edited by hand since it was rendered; move it away, or use --force"])
+def _output_problems(output: str, *, force: bool) -> Iterator[Finding]:
+    """What keeps `output` from being written, as far as it can be seen before."""
+    if output == "-":
+        return
+    if not Path(output).name.isprintable():
+        yield error("output", f"-o {output!r}: a script's name holds no control characters", "use another name")
+        return
+    path = Path(output).resolve()
+    if not path.parent.is_dir():
+        yield error("output", f"-o {output}: no folder {Path(output).parent}", "make it, or use another")
+    elif path.is_dir():
+        yield error("output", f"-o {output}: is a folder", "name a file in it")
+    elif path.exists() and not force:
+        try:
+            edited = edited_by_hand(path.read_text(encoding="utf-8", errors="replace"))
+        except OSError as wrong:
+            yield error("output", f"-o {output}: cannot be read: {wrong.strerror}", "use another name")
+        else:
+            if edited:
+                told = f"{output}: was edited by hand since it was rendered"
+                yield error("output", told, "move it away, or use --force")
+
+
+def _write(output: str, text: str) -> None:
+    """Write a script in one step; a link stays, and its target is written."""
+    path = Path(output).resolve()
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_text(text, encoding="utf-8")
     part.chmod(0o755)
     part.replace(path)
 
 
-def _report(reviewed: Review | None, problems: Sequence[str], written: str | None, *, as_json: bool) -> None:
-    findings = reviewed.findings if reviewed is not None else []
+@dataclass(frozen=True)
+class _Report:
+    """What a render says: `problems` of the job and the output, then the findings of the rules."""
+
+    problems: list[Finding]
+    reviewed: Review | None
+    whole: bool  # false: the rules saw defaults in place of what was wrong
+    written: str | None = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything to tell, without what looks like a secret."""
+        found = [*self.problems]
+        if self.reviewed is not None and not self.whole:
+            told = "the rules below were checked with the defaults of the fields above"
+            found.append(warning("defaults", told, "correct those, and render again"))
+        found += self.reviewed.findings if self.reviewed is not None else []
+        return [replace(one, message=hide(one.message), remedy=hide(one.remedy)) for one in found]
+
+    @property
+    def planned(self) -> Review | None:
+        """The review whose plan is worth showing."""
+        return self.reviewed if self.reviewed is not None and self.whole and not self.reviewed.rehearse else None
+
+    def as_json(self) -> str:
+        """For programs."""
+        plan = self.planned
+        report = {
+            "written": self.written,
+            "findings": [finding.__dict__ for finding in self.findings],
+            "plan": plan and plan_data(plan.job, plan_layout(plan.job), plan.memory),
+        }
+        return json.dumps(report, indent=2, ensure_ascii=False)
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        if self.planned is not None:
+            plan = self.planned
+            yield plan_table(plan.job, plan_layout(plan.job), plan.memory)
+        yield from (finding.line() for finding in self.findings)
+        if self.written is not None and self.written != "-":
+            yield f"wrote {self.written}"
+
+
+def _tell(report: _Report, *, as_json: bool) -> None:
     if as_json:
-        told = [finding.__dict__ for finding in findings]
-        told += [{"id": "job", "severity": "error", "message": text, "remedy": ""} for text in problems]
-        report: dict[str, Any] = {"written": written, "findings": told, "plan": None}
-        if reviewed is not None and not reviewed.rehearse:
-            report["plan"] = plan_data(reviewed.job, plan_layout(reviewed.job), reviewed.memory)
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+        print(report.as_json())
         return
-    if reviewed is not None and not reviewed.rehearse:
-        print(plan_table(reviewed.job, plan_layout(reviewed.job), reviewed.memory), file=sys.stderr)
-    for text in problems:
-        print(f"error: {text}", file=sys.stderr)
-    for finding in findings:
-        print(finding.line(), file=sys.stderr)
-    if written is not None and written != "-":
-        print(f"wrote {written}", file=sys.stderr)
+    for line in report.lines():
+        print(line, file=sys.stderr)
 
 
-def _script_name(output: str) -> str:
+def _render(args: argparse.Namespace) -> _Report:
+    """Read, review and write a job."""
+    problems: list[Finding] = []
+    job: Job | None
+    try:
+        job = load_job(args.template, args.job, args.set)
+    except JobError as wrong:
+        job, problems = wrong.rest, wrong.problems
+    whole = not problems
+    output = args.output or f"run_{args.template or (job.template if job is not None else 'job')}.sh"
+    if not args.check_only:
+        problems += _output_problems(output, force=args.force)
+    if job is None:
+        return _Report(problems, None, whole)
     name = "run.sh" if output == "-" else Path(output).name
-    if not name.isprintable():
-        raise JobError([f"-o {output!r}: a script's name holds no control characters"])
-    return name
+    engine = EngineCheck(not args.no_engine_check, args.verl_source)
+    reviewed = review(job, Path.cwd(), name, rehearse=args.rehearse, engine=engine)
+    if problems or not reviewed.good or reviewed.script is None or args.check_only:
+        return _Report(problems, reviewed, whole)
+    if output == "-":
+        print(reviewed.script, end="")
+        return _Report(problems, reviewed, whole)
+    try:
+        _write(output, reviewed.script)
+    except OSError as wrong:
+        told = error("output", f"-o {output}: cannot be written: {wrong.strerror}", "use another place")
+        return _Report([told], reviewed, whole)
+    return _Report(problems, reviewed, whole, output)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
     if args.schema:
         print(json.dumps(Job.model_json_schema(), indent=2))
         return 0
-    if args.template is None:
-        _parser().error("the following arguments are required: --template")
+    if args.template is None and args.job is None and not any(text.startswith("template=") for text in args.set):
+        parser.error("name the algorithm with --template, or a job file that says it with --job")
     if args.json and args.output == "-":
-        _parser().error("--json and -o - both want stdout; give -o a file")
-    output = args.output or f"run_{args.template}.sh"
-    reviewed, written = None, None
+        parser.error("--json and -o - both want stdout; give -o a file")
+    report = _render(args)
+    _tell(report, as_json=args.json)
+    return 1 if any(finding.severity == "error" for finding in report.findings) else 0
+
+
+def _command() -> int:
+    """`main` in a pipe that may be closed early (render ... | head)."""
     try:
-        job = load_job(args.template, args.job, args.set)
-        engine = EngineCheck(not args.no_engine_check, args.verl_source)
-        reviewed = review(job, Path.cwd(), _script_name(output), rehearse=args.rehearse, engine=engine)
-        if not reviewed.good or reviewed.script is None:
-            _report(reviewed, [], None, as_json=args.json)
-            return 1
-        if output == "-" and not args.check_only:
-            print(reviewed.script, end="")
-        elif not args.check_only:
-            _write(Path(output), reviewed.script, force=args.force)
-            written = output
-    except JobError as error:
-        _report(reviewed, error.problems, None, as_json=args.json)
-        return 1
-    except OSError as error:
-        _report(reviewed, [f"-o {output}: cannot be written: {error}"], None, as_json=args.json)
-        return 1
-    _report(reviewed, [], written, as_json=args.json)
-    return 0
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes stdout once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_command())

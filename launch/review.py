@@ -8,9 +8,10 @@ from pathlib import Path
 from launch.checks import check_job
 from launch.checks.memory import estimate_job
 from launch.checks.secrets import secrets_in
+from launch.checks.text import check_text
 from launch.config import Job
-from launch.engines import TrainerCommand, trainer_command
-from launch.engines.raw_overrides import check_raw_overrides, fold
+from launch.engines import TrainerCommand
+from launch.engines.raw_overrides import RawFinding, check_raw_overrides, fold
 from launch.finding import Finding, error, warning
 from launch.rehearsal.shrink import rehearse as shrink
 from launch.script import RenderRequest, render_script
@@ -84,6 +85,31 @@ def engine_findings(
     return check_command(command, source, {**IN_THE_JOB, **variables})
 
 
+def _refused(job: Job, said: list[RawFinding]) -> set[str]:
+    """Raw overrides of `job` that a rule refuses already: composed, they would be told a second time.
+
+    One that is no override at all also ends the composition before it finds anything else.
+    """
+    refused = {one.override for one in said if one.finding.severity == "error"}
+    return refused | {
+        text
+        for text in job.overrides
+        if any(finding.severity == "error" for finding in check_text(_with_overrides(job, [text])))
+    }
+
+
+def _with_overrides(job: Job, overrides: list[str]) -> Job:
+    return job.model_copy(update={"overrides": overrides})
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """Errors first, nothing twice."""
+    ids = {finding.id for finding in findings}
+    # That the version has no such trainer says the same as that it has no such module.
+    kept = [finding for finding in findings if finding.id != "engine-module" or "engine-mode" not in ids]
+    return [*dict.fromkeys(sorted(kept, key=lambda finding: finding.severity))]
+
+
 def review(
     job: Job, project: Path, script_name: str, *, rehearse: bool = False, engine: EngineCheck = EngineCheck()
 ) -> Review:
@@ -95,23 +121,23 @@ def review(
         script_name: file name of the script.
         rehearse: render the job in small, on CPU; what is wrong with the job itself becomes warnings.
         engine: how to compose.
-
-    Raises:
-        JobError: a raw override has a value that its field does not take.
     """
-    findings = [*check_raw_overrides(job)]
-    job = fold(job)
+    folded = fold(job)
+    said = [*folded.problems, *check_raw_overrides(_with_overrides(folded.job, job.overrides))]
+    refused = _refused(job, said)
+    findings = [finding for _, finding in said]
+    job = folded.job
     sample_data = rehearse and not {"train", "val"} & job.data.model_fields_set
     findings += _of_the_real_job(job, project) if rehearse else []
     memory = None if rehearse else estimate_job(job, project)
     job = shrink(job) if rehearse else job
     findings += check_job(job, project, rehearse=rehearse, sample_data=sample_data)
-    layout = plan_layout(job)
     script = None
-    if layout.train_world >= 1:
-        command = trainer_command(job, project, rehearse=rehearse, sample_data=sample_data)
+    if plan_layout(job).train_world >= 1:
+        request = RenderRequest(job, project, script_name, rehearse, sample_data)
+        accepted = tuple(text for text in request.trainer.overrides if text not in refused)
+        command = replace(request.trainer, overrides=accepted)
         findings += engine_findings(command, job.engine.verl, job.container.env, engine)
-        script = render_script(RenderRequest(job, project, script_name, rehearse, sample_data))
+        script = render_script(request)
         findings += secrets_in(script, os.environ)
-    unique = dict.fromkeys(sorted(findings, key=lambda finding: finding.severity))
-    return Review(job, rehearse, [*unique], script, memory)
+    return Review(job, rehearse, _once(findings), script, memory)

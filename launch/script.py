@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,7 +14,7 @@ import launch
 from launch.binds import TOOLKIT, bind_mounts
 from launch.checks.slurm import cpus_needed
 from launch.config import Job
-from launch.engines import trainer_command
+from launch.engines import TrainerCommand, trainer_command
 from launch.rehearsal.overrides import cpu_environment, ray_cpus
 from launch.sizing.layout import plan_layout
 
@@ -39,6 +40,11 @@ class RenderRequest:
     script_name: str
     rehearse: bool = False
     sample_data: bool = False
+
+    @cached_property
+    def trainer(self) -> TrainerCommand:
+        """The command that trains the job."""
+        return trainer_command(self.job, self.project, rehearse=self.rehearse, sample_data=self.sample_data)
 
 
 def sbatch_options(job: Job, *, rehearse: bool) -> list[str]:
@@ -180,9 +186,7 @@ def render_script(request: RenderRequest) -> str:
             sources=[bind.partition(":")[0] if bind in job.container.binds else bind for bind in binds],
             python=sys.executable,
             environment=_environment(request),
-            trainer=trainer_command(
-                job, request.project, rehearse=request.rehearse, sample_data=request.sample_data
-            ),
+            trainer=request.trainer,
             layout=plan_layout(job),
             ray_cpus=_ray_cpus(request),
             node_options=_node_options(request),

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from launch.config.base import Section, becomes
+from launch.config.base import METRIC, Section, becomes
 
 _ACTOR = "actor_rollout_ref.actor"
 
@@ -31,7 +31,7 @@ class FilterGroups(Section):
     enable: bool = Field(False, description="needs verl 0.9.1 and sync: algorithm.filter_groups.enable")
     metric: str = Field(
         "reward",
-        pattern=r"^[A-Za-z_][A-Za-z0-9_/.-]*\z",
+        pattern=METRIC,
         description="what must differ in a group: filter_groups.metric",
     )
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from launch.config.base import Section, Text
+from launch.config.base import CUDA_VERSION, Section, Text
 from launch.config.slurm_types import SbatchOption, SlurmMemory, SlurmTime, SlurmWord
 
 
@@ -41,7 +41,7 @@ class Container(Section):
     )
     cuda: str | None = Field(
         None,
-        pattern=r"^[0-9]{1,2}\.[0-9]{1,2}\z",
+        pattern=CUDA_VERSION,
         description="CUDA version in the image, e.g. 12.9; null: not known",
     )
     binds: list[Text] = Field([], description="more bind mounts: SRC[:DEST[:ro]]")
@@ -55,7 +55,9 @@ class Container(Section):
     def _names_are_names(cls, value: dict[str, str]) -> dict[str, str]:
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise ValueError(f"{name!r} is not a name of an environment variable")
+                raise ValueError(
+                    f"{name!r} is not a name of an environment variable; use letters, digits and underscores"
+                )
             if "\0" in text:
                 raise ValueError(f"{name}: an environment variable cannot hold a NUL character")
         return value

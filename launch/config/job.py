@@ -6,7 +6,7 @@ import json
 from pydantic import Field
 
 from launch.config.algorithm import Algorithm
-from launch.config.base import Section
+from launch.config.base import JOB_NAME, Section
 from launch.config.cluster import Cluster, Container
 from launch.config.services import Checkpoint, Logging, Rehearsal, Reward
 from launch.config.templates import Template
@@ -16,9 +16,7 @@ from launch.config.training import Actor, Critic, Data, Engine, Model, Rollout
 class Job(Section):
     """Everything that a user says about a training job. `launch.render` turns it into one script."""
 
-    name: str = Field(
-        "qwen3-4b-grpo", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", description="job name, also in squeue"
-    )
+    name: str = Field("qwen3-4b-grpo", pattern=JOB_NAME, description="job name, also in squeue")
     template: Template = Field("grpo", description="algorithm template that sets the defaults")
     cluster: Cluster = Cluster()
     container: Container = Container()

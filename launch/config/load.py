@@ -1,92 +1,50 @@
 """Read a job from a YAML file and from --set key.path=value."""
 
-import difflib
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from launch.config.job import Job
-from launch.config.templates import Template, template_defaults
-from launch.tokens import hide
+from launch.config.problems import JobError, explain, shortened
+from launch.config.templates import TEMPLATES, Template, template_defaults
+from launch.config.yaml_text import YamlError, parse_yaml
+from launch.finding import Finding, error
 
-
-class JobError(ValueError):
-    """The job cannot be read. `problems` holds one line for each mistake: place, value, rule, remedy."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars, and no key twice.
-
-    YAML 1.1 reads 12:00:00 as 43200, 1e-6 as text and `no` as false; a key given twice loses its first value.
-    """
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (str, int, float, bool)) and key in seen:
-                line = key_node.start_mark.line + 1
-                raise yaml.YAMLError(f"line {line}: the key {key!r} is given twice; keep one of them")
-            if isinstance(key, (str, int, float, bool)):
-                seen.add(key)
-        return super().construct_mapping(node, deep)
-
-    def construct_decimal(self, node: yaml.ScalarNode) -> int:
-        """YAML 1.1 reads 010 as 8."""
-        return int(str(node.value), 10)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in {"null", "merge"}]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-# The core schema of YAML 1.2.2, section 10.3.2.
-for _tag, _pattern, _first in (
-    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
-    ("int", r"^[-+]?[0-9]+$", "-+0123456789"),
-    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_decimal)
-
-
-def _parse_yaml(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)
-    # PyYAML lets the errors of its constructors and its recursion through.
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        told = " ".join(str(error).split())[:300]
-        raise JobError([f"{where}: not valid YAML: {told}"]) from error
+_MOST_ROUNDS = 10
 
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise JobError([f"--job {path}: cannot be read: {error}"]) from error
-    data = _parse_yaml(text, f"--job {path}")
+    except (OSError, UnicodeDecodeError) as problem:
+        told = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8 text"
+        raise JobError(
+            [error("job-file", f"--job {path}: cannot be read: {told}", "correct the path")]
+        ) from problem
+    try:
+        data = parse_yaml(text)
+    except YamlError as problem:
+        remedy = "correct it, or put the value in quotes"
+        raise JobError([error("job-file", f"--job {path}: not valid YAML: {problem}", remedy)]) from problem
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise JobError([f"--job {path}: a job is a mapping of sections, not a {type(data).__name__}"])
+        told = f"--job {path}: a job is a mapping of sections, not a {type(data).__name__}"
+        raise JobError([error("job-file", told, "write it as cluster: {nodes: 2}")])
     return data
 
 
-def _apply(data: dict[str, Any], assignment: str) -> None:
+def _apply(data: dict[str, Any], assignment: str) -> Finding | None:
+    """Put one --set into `data`; what is wrong with it."""
     key, equals, text = assignment.partition("=")
-    if not equals or not key:
-        raise JobError([f"--set {assignment!r}: write it as --set key.path=value"])
-    value = _parse_yaml(text, f"--set {key}")
+    if not equals or not all(key.split(".")):
+        return error("set", f"--set {shortened(assignment)}: no assignment", "write it as --set key.path=value")
+    try:
+        value = parse_yaml(text)
+    except YamlError as problem:
+        return error("set", f"--set {key}: not valid YAML: {problem}", "correct it, or put the value in quotes")
     *parents, last = key.split(".")
     place = data
     for depth, name in enumerate(parents):
@@ -94,41 +52,11 @@ def _apply(data: dict[str, Any], assignment: str) -> None:
         if below is None:  # a section with nothing in it
             below = place[name] = {}
         if not isinstance(below, dict):
-            raise JobError([f"--set {key}: {'.'.join(parents[: depth + 1])} is a value, not a section"])
+            parent = ".".join(parents[: depth + 1])
+            return error("set", f"--set {key}: {parent} is a value, not a section", f"set {parent} itself")
         place = below
     place[last] = value
-
-
-def _nearest(section: type[BaseModel], name: str) -> str:
-    fields = sorted(section.model_fields)
-    match = difflib.get_close_matches(name, fields, n=1, cutoff=0.6)
-    return f"did you mean {match[0]!r}?" if match else f"known here: {', '.join(fields)}"
-
-
-def _section_at(path: tuple[int | str, ...]) -> type[BaseModel]:
-    section: type[BaseModel] = Job
-    for name in path:
-        field = section.model_fields.get(str(name))
-        if field is None or not isinstance(field.annotation, type):
-            break
-        if issubclass(field.annotation, BaseModel):
-            section = field.annotation
-    return section
-
-
-def _explain(error: ValidationError) -> list[str]:
-    lines = []
-    for item in error.errors(include_url=False):
-        place = ".".join(str(part) for part in item["loc"]) or "job"
-        if item["type"] == "extra_forbidden":
-            name = str(item["loc"][-1])
-            lines.append(f"{place}: no such field; {_nearest(_section_at(item['loc'][:-1]), name)}")
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            shown = repr(item["input"])
-            value = f" (got {shown if len(shown) <= 80 else shown[:77] + '...'})"
-            lines.append(f"{place}: {message}{'' if item['type'] == 'value_error' else value}")
-    return [hide(line) for line in lines]
+    return None
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -142,29 +70,61 @@ def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def load_job(template: Template, path: Path | None = None, assignments: Iterable[str] = ()) -> Job:
-    """Build the job of `template` from its defaults, a YAML file, and --set assignments, in this order.
+def _without(data: dict[str, Any], place: tuple[int | str, ...]) -> dict[str, Any]:
+    """`data` without the field at `place`; a list goes as a whole."""
+    name, *deeper = place
+    if name not in data:
+        return data
+    below = data[name]
+    kept = {key: value for key, value in data.items() if key != name}
+    return {**kept, name: _without(below, (*deeper,))} if deeper and isinstance(below, dict) else kept
+
+
+def _validated(data: dict[str, Any], defaults: dict[str, Any]) -> tuple[Job | None, list[Finding]]:
+    """The job of `data` over `defaults`, without the fields that do not validate; what is wrong with those."""
+    problems: list[Finding] = []
+    for _ in range(_MOST_ROUNDS):
+        try:
+            return Job.model_validate(_over(defaults, data)), problems
+        except ValidationError as wrong:
+            problems += explain(wrong)
+            before = data
+            for item in wrong.errors(include_url=False):
+                data = _without(data, item["loc"]) if item["loc"] else data
+            if data == before:
+                break
+    return None, problems
+
+
+def load_job(template: Template | None, path: Path | None = None, assignments: Iterable[str] = ()) -> Job:
+    """Build a job from the defaults of its template, a YAML file, and --set assignments, in this order.
+
+    Args:
+        template: None: the one that the file or --set names.
+        path: the YAML file.
+        assignments: KEY.PATH=VALUE.
 
     Raises:
-        JobError: with one line for every mistake found, not only the first.
+        JobError: with every mistake found, not only the first, and with what is left of the job without them.
     """
     data = _read_file(path) if path is not None else {}
-    problems: list[str] = []
-    stated = data.setdefault("template", template)
-    if stated != template:
-        problems.append(f"template: the job file says {stated!r} but --template is {template!r}; make them agree")
+    problems = [problem for text in assignments if (problem := _apply(data, text)) is not None]
+    if data.get("template") is None:
         data["template"] = template
-    for assignment in assignments:
-        try:
-            _apply(data, assignment)
-        except JobError as error:
-            problems += error.problems
+    stated = data["template"]
+    if template is not None and stated != template:
+        told = f"template: the job says {shortened(stated)} but --template is {template}"
+        problems.append(error("template", told, "make them agree, or leave one out"))
+        data["template"] = template
+    elif stated is None:
+        told = "template: neither --template nor the job says which"
+        problems.append(error("template", told, f"add --template or template: one of {', '.join(TEMPLATES)}"))
+        del data["template"]
     data = {name: {} if value is None else value for name, value in data.items()}
-    data = _over(template_defaults(template), data)
-    try:
-        job = Job.model_validate(data)
-    except ValidationError as error:
-        raise JobError([*problems, *_explain(error)]) from error
-    if problems:
-        raise JobError(problems)
+    named = data.get("template")
+    defaults = template_defaults(named) if named in TEMPLATES else {}
+    job, wrong = _validated(data, defaults)
+    problems += wrong
+    if problems or job is None:
+        raise JobError(problems, job)
     return job

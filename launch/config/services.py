@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from launch.config.base import Section, Text, becomes
+from launch.config.base import IDENTIFIER, Section, Text, becomes
 from launch.config.slurm_types import SlurmTime
 
 
@@ -18,7 +18,7 @@ class Reward(Section):
     model: Text = Field("models/Unsafe-Reward-Qwen3-1.7B", description="reward model directory (server)")
     function: Text | None = Field(None, description="path of a Python file (function)")
     function_name: str = Field(
-        "compute_score", pattern=r"^[A-Za-z_][A-Za-z0-9_]*\z", description="name of the function in that file"
+        "compute_score", pattern=IDENTIFIER, description="name of the function in that file"
     )
     placement: Literal["head"] = Field("head", description="node of the reward server")
     gpus: int = Field(1, ge=0, description="GPUs of the head node that the server takes; 0: CPU")
@@ -34,9 +34,9 @@ class Reward(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.min_score >= self.max_score:
-            raise ValueError(f"min_score {self.min_score} must be below max_score {self.max_score}")
+            raise ValueError(f"min_score {self.min_score} must be below max_score {self.max_score}; set both")
         if self.kind == "function" and self.function is None:
-            raise ValueError("kind: function needs reward.function, the path of a Python file")
+            raise ValueError("kind: function needs a file; set reward.function to the path of a Python file")
         return self
 
 

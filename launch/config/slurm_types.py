@@ -5,6 +5,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, StringConstraints
 
+from launch.config.base import SLURM_WORD
+
 _TIME = re.compile(r"([0-9]+-)?[0-9]+(:[0-9]{2}){0,2}")
 _MEMORY = re.compile(r"[0-9]+[KMGT]?")
 # Options that the launcher sets itself, and those that would break one task a node.
@@ -46,5 +48,5 @@ def _option(value: object) -> object:
 
 SlurmTime = Annotated[str, _written_as(_TIME, "time; write minutes, H:MM:SS, D-H or D-H:MM:SS")]
 SlurmMemory = Annotated[str, _written_as(_MEMORY, "memory size; write 900G, 64000M or 0 for all of the node")]
-SlurmWord = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:,+@/-]{1,255}\z")]
+SlurmWord = Annotated[str, StringConstraints(pattern=SLURM_WORD)]
 SbatchOption = Annotated[str, BeforeValidator(_option)]

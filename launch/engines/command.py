@@ -63,7 +63,7 @@ def _models(job: Job, inputs: Inputs) -> dict[str, Value]:
     }
     if job.rollout.max_model_len is None:
         # verl's null is the model's own limit, and the KV cache of one such sequence may not fit.
-        values[f"{_ROLLOUT}.max_model_len"] = job.data.max_prompt_length + job.data.max_response_length
+        values[f"{_ROLLOUT}.max_model_len"] = job.longest_sequence
     if job.actor.recompute is not None:
         values |= _recompute(job.actor.recompute, megatron=job.actor.strategy == "megatron")
     if job.rollout.fp8:

@@ -1,21 +1,8 @@
-"""Job fields that become exactly one key of verl's configuration, by the mark that they carry (`becomes`)."""
-
-from collections.abc import Iterator
-
-from pydantic import BaseModel
+"""Values of the job fields that become exactly one key of verl's configuration."""
 
 from launch.config import Job
+from launch.config.verl_keys import marked_fields
 from launch.engines.hydra_text import Value
-
-
-def marked_fields(section: type[BaseModel] = Job, place: str = "") -> Iterator[tuple[str, str]]:
-    """(place of the field in a job, e.g. "rollout.n"; verl's key) of every marked field."""
-    for name, field in section.model_fields.items():
-        extra = field.json_schema_extra
-        if isinstance(extra, dict) and "verl" in extra:
-            yield f"{place}{name}", str(extra["verl"])
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from marked_fields(field.annotation, f"{place}{name}.")
 
 
 def marked_values(job: Job) -> dict[str, Value]:

@@ -5,59 +5,25 @@ moved into the field, so that the plan, the batch arithmetic and the memory esti
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from launch.config import Job, JobError
-from launch.engines.fields import marked_fields
+from launch.config import Job
+from launch.config.base import WrittenFloat, WrittenInt
+from launch.config.problems import wrong
+from launch.config.verl_keys import ALSO_FIELDS, PLANNED, QUANTIZATION, marked_fields
 from launch.engines.wording import MAX_ARGUMENT_BYTES, shown, sweep
 from launch.finding import Finding, error, warning
+from launch.tokens import hide
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
-# Fields that are more than their key to the launcher (a path, a part of a list) and so carry no mark.
-_ALSO_FIELDS = {
-    "actor_rollout_ref.model.path": "model.path",
-    "critic.model.path": "critic.path",
-    "data.train_files": "data.train",
-    "data.val_files": "data.val",
-    "trainer.experiment_name": "logging.experiment",
-    **{f"algorithm.filter_groups.{name}": f"algorithm.filter_groups.{name}" for name in ("enable", "metric")},
-}
+_PADDING = "actor_rollout_ref.model.use_remove_padding"
 _OVERLONG = {"enable": "enable", "len": "length", "penalty_factor": "penalty_factor", "log": "log"}
-_LISTS = ("data.train", "data.val", "logging.loggers")
-
-# Keys that the launcher plans, and what to set instead. A name that ends in a dot is a whole section.
-_PLANNED = {
-    "trainer.nnodes": "cluster.nodes (in one_step_off mode the rollout pool takes rollout.nodes of them)",
-    "trainer.n_gpus_per_node": "actor.gpus_per_node, or cluster.gpus_per_node",
-    "rollout.nnodes": "rollout.nodes",
-    "rollout.n_gpus_per_node": "rollout.gpus_per_node",
-    f"{_ROLLOUT}.nnodes": "rollout.nodes",
-    f"{_ROLLOUT}.n_gpus_per_node": "rollout.gpus_per_node",
-    "actor_rollout_ref.hybrid_engine": "engine.mode",
-    "trainer.v1.trainer_mode": "engine.mode",
-    "trainer.device": "nothing: verl finds the GPUs by itself",
-    "trainer.default_local_dir": "checkpoint.dir",
-    "hydra.run.": "checkpoint.dir; the run directory is below it",
-    "hydra.searchpath": "nothing: the launcher names the configuration of verl",
-    "hydra.sweep.": "nothing: a job is one run",
-    "hydra.mode": "nothing: a job is one run",
-    "custom_reward_function.path": "reward.kind=function and reward.function",
-    "custom_reward_function.name": "reward.function_name",
-    "reward.custom_reward_function.path": "reward.kind=function and reward.function",
-    "reward.custom_reward_function.name": "reward.function_name",
-    "reward_model.enable": "reward.kind=server; verl's own reward model would take GPUs of the plan",
-    "reward.reward_model.enable": "reward.kind=server; verl's own reward model would take GPUs of the plan",
-    f"{_ACTOR}.ppo_micro_batch_size": "actor.micro_batch_size_per_gpu; verl refuses both",
-    "critic.ppo_micro_batch_size": "critic.micro_batch_size_per_gpu; verl refuses both",
-    "actor_rollout_ref.ref.log_prob_micro_batch_size": "actor.micro_batch_size_per_gpu; verl refuses both",
-    f"{_ROLLOUT}.log_prob_micro_batch_size": "actor.micro_batch_size_per_gpu; verl refuses both",
-}
 # Ray runs before the trainer connects, and then these are refused (ray.init: "When connecting to an existing
 # cluster, num_cpus and num_gpus must not be provided").
 _RAY = {
@@ -70,70 +36,118 @@ _RAY = {
 }
 
 
-def fold(job: Job) -> Job:
+class RawFinding(NamedTuple):
+    """What is wrong with one raw override."""
+
+    override: str
+    finding: Finding
+
+
+class Folded(NamedTuple):
+    """A job whose raw overrides became fields, as far as their fields take them."""
+
+    job: Job
+    problems: list[RawFinding]
+
+
+def fold(job: Job) -> Folded:
     """The job with every raw override that a field stands for moved into that field; the last one counts.
 
-    Raises:
-        JobError: With one line for each value that its field does not take, naming the key and the field.
+    One whose value its field does not take stays where it is and is a problem.
     """
-    if not job.overrides:
-        return job
-    places, switches = _places(job), _switches(job)
     moved: dict[str, tuple[str, Any]] = {}
     kept = []
     for text in job.overrides:
         override = _parse(text)
-        if override is None or not _foldable(override):
+        target = _target(job, override, moved) if override is not None and _foldable(override) else None
+        if target is None:
             kept.append(text)
-            continue
-        key, value = override.key_or_group, override.value()
-        if key in places:
-            place = places[key]
-            moved[place] = (text, [value] if place in _LISTS and isinstance(value, str) else value)
-        elif key in switches and isinstance(value, bool):
-            place, item = switches[key]
-            before = moved[place][1] if place in moved else _get(job, place)
-            moved[place] = (text, [*(one for one in before if one != item), *([item] if value else [])])
         else:
-            kept.append(text)
-    if not moved:
-        return job
-    data = job.model_dump(exclude_unset=True)
-    for place, (_, value) in moved.items():
-        _put(data, place, value)
-    data["overrides"] = kept
-    try:
-        # Strict: `n=true` is not 1. Numbers of YAML are numbers already.
-        return Job.model_validate(data, strict=True)
-    except ValidationError as problem:
-        raise JobError([_explained(item, moved) for item in problem.errors(include_url=False)]) from problem
+            moved[target[0]] = (text, target[1])
+    problems: list[RawFinding] = []
+    while moved:
+        data = job.model_dump(exclude_unset=True)
+        for place, (_, value) in moved.items():
+            _put(data, place, value)
+        data["overrides"] = kept
+        try:
+            # Strict: `n=true` is not 1. Numbers of YAML are numbers already.
+            return Folded(Job.model_validate(data, strict=True), problems)
+        except ValidationError as refused:
+            for place, finding in _refused(refused, moved):
+                text, _ = moved.pop(place)
+                kept.append(text)
+                problems.append(RawFinding(text, finding))
+    return Folded(job, problems)
 
 
-def check_raw_overrides(job: Job) -> Iterator[Finding]:
-    """Raw overrides that contradict what the launcher plans, or each other. Takes a job before or after `fold`."""
-    places = _places(job)
+def _refused(refused: ValidationError, moved: dict[str, tuple[str, Any]]) -> list[tuple[str, Finding]]:
+    """(field, what is wrong) of every moved value that does not validate; of all, where none is to blame alone."""
+    found: dict[str, Finding] = {}
+    for item in refused.errors(include_url=False):
+        told, loc = wrong(item), ".".join(str(part) for part in item["loc"])
+        to_blame = [place for place in moved if f"{loc}.".startswith(f"{place}.")] or [*moved]
+        for place in to_blame:
+            message = f"overrides: {_said(moved[place][0])!r} is the field {told.message}"
+            found.setdefault(place, error("field", message, told.remedy))
+    return [*found.items()]
+
+
+def _target(job: Job, override: "Override", moved: dict[str, tuple[str, Any]]) -> tuple[str, Any] | None:
+    """(field, its value) that an override stands for."""
+    key, value = override.key_or_group, override.value()
+    places, switches = _places(job), _switches(job, megatron=job.actor.strategy == "megatron")
+    if key in places:
+        return places[key], _written(value, str(override.input_line))
+    if key in QUANTIZATION:
+        place, on = QUANTIZATION[key]
+        return (place, value == on) if value in (on, None) else None
+    if key in switches and isinstance(value, bool):
+        place, item = switches[key]
+        before = moved[place][1] if place in moved else _get(job, place)
+        return place, [*(one for one in before if one != item), *([item] if value else [])]
+    return None
+
+
+def _written(value: Any, text: str) -> Any:
+    """A number that knows its text, in case its field is text."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    number = WrittenInt(value) if isinstance(value, int) else WrittenFloat(value)
+    number.written = text.partition("=")[2].strip()
+    return number
+
+
+def check_raw_overrides(job: Job) -> Iterator[RawFinding]:
+    """Raw overrides that contradict what the launcher plans, or each other.
+
+    `job` has the values of the fields that count (after `fold`) and the raw overrides as the user wrote them.
+    """
+    hidden = _places(job) | {key: place for key, (place, _) in QUANTIZATION.items()}
     values: dict[str, tuple[Any, str]] = {}
     for text in job.overrides:
         override = _parse(text)
         if override is None:
             continue  # no override at all: reported by check_text and by the composition
-        said = shown(text)
+        said = _said(text)
         if override.is_sweep_override():
-            yield sweep(text)
+            yield RawFinding(text, sweep(hide(text)))
             continue
         for key, value in _leaves(override.key_or_group, override.value()):
             if key in values and values[key][0] != value:
-                yield warning(
-                    "override-twice",
-                    f"overrides: {values[key][1]!r} and {said!r} differ in {key}, and the last one counts",
-                    "keep one of them",
-                )
+                told = f"overrides: {values[key][1]!r} and {said!r} differ in {key}, and the last one counts"
+                yield RawFinding(text, warning("override-twice", told, "keep one of them"))
             values[key] = (value, said)
-            yield from _against_the_plan(job, key, value, said, override.is_delete())
-            if key in places and not _foldable(override):
-                yield error(
-                    "plan-override", f"overrides: {said!r} hides {key} from the rules", f"set {places[key]}"
-                )
+            for finding in _against_the_plan(job, key, value, said, override.is_delete()):
+                yield RawFinding(text, finding)
+            if key in hidden and not _foldable(override):
+                told = f"overrides: {said!r} hides {key} from the rules"
+                yield RawFinding(text, error("plan-override", told, f"set {hidden[key]}"))
+
+
+def _said(text: str) -> str:
+    """An override in a message; what looks like a secret goes before the text is cut."""
+    return shown(hide(text))
 
 
 def _parse(text: str) -> "Override | None":
@@ -159,12 +173,11 @@ def _places(job: Job) -> dict[str, str]:
         f"{section}.reward_kwargs.overlong_buffer_cfg.{theirs}": f"algorithm.overlong_buffer.{ours}"
         for theirs, ours in _OVERLONG.items()
     }
-    return {key: place for place, key in marked_fields()} | _ALSO_FIELDS | overlong
+    return {key: place for place, key in marked_fields()} | ALSO_FIELDS | overlong
 
 
-def _switches(job: Job) -> dict[str, tuple[str, str]]:
+def _switches(job: Job, *, megatron: bool) -> dict[str, tuple[str, str]]:
     """verl's key that is true or false -> the list of the job that it is an item of."""
-    megatron = job.actor.strategy == "megatron"
     critic = "critic.model.fsdp_config" if job.engine.verl == "0.6.1" else "critic.fsdp"
     sections = {
         "actor.offload": f"{_ACTOR}.megatron" if megatron else f"{_ACTOR}.fsdp_config",
@@ -218,24 +231,24 @@ def _put(data: dict[str, Any], place: str, value: Any) -> None:
     data[last] = value
 
 
-def _explained(item: Any, moved: dict[str, tuple[str, Any]]) -> str:
-    loc = ".".join(str(part) for part in item["loc"])
-    message = str(item["msg"]).removeprefix("Value error, ")
-    for place, (text, _) in moved.items():
-        if f"{loc}.".startswith(f"{place}."):
-            said = shown(text)
-            return f"overrides: {said!r} is the field {place}: {message}"
-    return (
-        f"{loc or 'job'}: {message} (after the raw overrides {', '.join(text[:80] for text, _ in moved.values())})"
-    )
-
-
 def _against_the_plan(job: Job, key: str, value: Any, said: str, deleted: bool) -> Iterator[Finding]:
-    for planned, instead in _PLANNED.items():
+    for planned, instead in PLANNED.items():
         if key == planned or (planned.endswith(".") and f"{key}.".startswith(planned)):
             if value is not None or deleted:
                 yield _plan(said, f"{key}, which the launcher plans", instead)
             return
+    other = _switches(job, megatron=job.actor.strategy != "megatron")
+    if key in other:
+        strategy = f"which is not of actor.strategy={job.actor.strategy}"
+        yield _plan(said, f"{key}, {strategy}", other[key][0])
+    if key == _PADDING and value is False and job.actor.strategy == "megatron" and job.actor.fp8 is not None:
+        # verl 0.8.0 and 0.9.1, models/mcore/model_forward.py.
+        yield error(
+            "fp8-padding",
+            f"overrides: {said!r} with actor.fp8={job.actor.fp8}: verl asserts, fp8 is not supported for bshd "
+            "format yet",
+            "drop it, or set actor.fp8=null",
+        )
     ray = key.removeprefix("ray_kwargs.ray_init.")
     if ray != key and ray in _RAY and value is not None:
         yield _plan(said, f"{key}, and Ray is started before the trainer connects to it", _RAY[ray])

@@ -63,7 +63,7 @@ def refusals(field: str, text: str) -> list[str]:
     try:
         job = load_job("grpo", None, [assignment(field, text)])
     except JobError as refused:
-        return refused.problems
+        return [problem.message for problem in refused.problems]
     return [finding.message for finding in check_text(job) if finding.severity == "error"]
 
 
@@ -225,7 +225,7 @@ def test_b03_a_real_env_returns_the_value(tmp_path: Path, value: str):
 def test_control_characters_in_paths_are_refused_by_name(field: str, value: str):
     with pytest.raises(JobError) as refused:
         load_job("grpo", None, [assignment(field, value)])
-    assert all(problem.startswith(field) for problem in refused.value.problems)
+    assert all(problem.message.startswith(field) for problem in refused.value.problems)
 
 
 def test_a_resolver_stays_one_only_where_it_is_asked_for(root: Path):
