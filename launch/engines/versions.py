@@ -57,6 +57,8 @@ def _training(job: Job, *, ref_of_its_own: bool, critic_fsdp: str) -> dict[str, 
         values = _offload([*job.actor.offload], f"{_ACTOR}.fsdp_config")
         if job.actor.context_parallel > 1:
             values[f"{_ACTOR}.ulysses_sequence_parallel_size"] = job.actor.context_parallel
+            # Ulysses wants it (workers/config/actor.py); only 0.6.1 has it off by default (config/model).
+            values["actor_rollout_ref.model.use_remove_padding"] = True
         return values | (_offload([*job.critic.offload], critic_fsdp) if critic else {})
     values = _offload([*job.actor.offload], f"{_ACTOR}.megatron") | _fp8(job)
     if ref_of_its_own:

@@ -42,6 +42,12 @@ TEMPLATES = ("grpo", "ppo", "dapo")
 CELLS = [
     *((*cell, "megatron") for cell in itertools.product(VERSIONS, TEMPLATES, MODES, (1, 2, 4, 8))),
     *((*cell, "fsdp2") for cell in itertools.product(VERSIONS, ("grpo", "ppo"), MODES, (2,))),
+    # Sequences split over two GPUs.
+    *(
+        (version, "grpo", "sync", 2, f"{strategy}-cp2")
+        for version in VERSIONS
+        for strategy in ("megatron", "fsdp2")
+    ),
 ]
 # On top of the default job the rules and verl must say the same: (override, versions that take it).
 AGREED = [
@@ -84,9 +90,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job_of(cell: tuple[str, str, str, int, str], model: Path) -> Job:
-    version, template, mode, nodes, strategy = cell
+    version, template, mode, nodes, way = cell
+    strategy, _, context = way.partition("-cp")
     fields = [f"engine.verl={version}", f"engine.mode={mode}", f"cluster.nodes={nodes}", f"model.path={model}"]
     fields += [f"actor.strategy={strategy}", *(["actor.fp8=null"] if strategy == "fsdp2" else [])]
+    fields += [f"actor.context_parallel={context}"] if context else []
     return load_job(template, None, fields)
 
 
@@ -163,7 +171,7 @@ def test_refused_with_a_reason_or_accepted_by_verl(cell, model: Path, verdicts: 
         gpus += pools[1]["nnodes"] * pools[1]["n_gpus_per_node"]
         assert verdict["config"]["actor_rollout_ref"]["hybrid_engine"] is False
     assert 0 < gpus <= nodes * job.cluster.gpus_per_node - job.reward.gpus
-    if nodes == 1 or strategy == "fsdp2":  # the overrides of the others differ in numbers alone
+    if nodes == 1 or strategy != "megatron":  # the overrides of the others differ in numbers alone
         assert check_command(command_of(job), source(version)) == []
 
 
