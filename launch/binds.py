@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from launch.config import Job
-
-TOOLKIT = Path(__file__).resolve().parents[1]
+from launch.toolkit import TOOLKIT as TOOLKIT
+from launch.toolkit import toolkit_folder
 
 
 def _named_folders(job: Job, *, rehearse: bool, sample_data: bool) -> list[str]:
@@ -13,6 +13,8 @@ def _named_folders(job: Job, *, rehearse: bool, sample_data: bool) -> list[str]:
     named = [job.output_dir]
     if not rehearse:
         named.append(job.model.path)
+        if job.algorithm.estimator == "gae" and job.critic.path is not None:
+            named.append(job.critic.path)
         if job.reward.kind == "server":
             named.append(job.reward.model)
     if not sample_data:
@@ -30,7 +32,7 @@ def bind_mounts(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -
     A folder below another one of the list is left out; the order is the one above, wherever the folders lie.
     """
     named = _named_folders(job, rehearse=rehearse, sample_data=sample_data)
-    folders = [project, TOOLKIT, *(Path(os.path.normpath(project / name)) for name in named)]
+    folders = [project, toolkit_folder(project), *(Path(os.path.normpath(project / name)) for name in named)]
     # A link is followed inside the container, where its target must be, too.
     folders += [folder.resolve() for folder in folders]
     kept = [

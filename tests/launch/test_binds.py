@@ -22,6 +22,11 @@ def test_paths_outside_are_bound_once(tmp_path: Path):
     assert found == [str(tmp_path), str(TOOLKIT), "/big/models"]
 
 
+def test_the_critic_is_bound_where_one_is_trained(tmp_path: Path):
+    assert "/far/critic" not in binds(tmp_path, "critic.path=/far/critic")
+    assert "/far/critic" in binds(tmp_path, "critic.path=/far/critic", "algorithm.estimator=gae")
+
+
 def test_dots_lead_outside(tmp_path: Path):
     project = tmp_path / "project"
     project.mkdir()
