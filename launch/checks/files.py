@@ -9,10 +9,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from launch.binds import TOOLKIT, bind_mounts
+from launch.binds import bind_mounts
 from launch.checks.image import check_image
 from launch.config import Job
 from launch.finding import Finding, error, warning
+from launch.toolkit import toolkit_folder
 
 # Each node has its own, and what lies there goes with the job or the next reboot.
 _LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/local", "/localscratch", "/scratch/local", "/scratch-local")
@@ -36,6 +37,8 @@ def _fields(job: Job, *, rehearse: bool, sample_data: bool) -> Iterator[tuple[st
         yield "rehearsal.image", job.rehearsal.image
         return
     yield "model.path", job.model.path
+    if job.algorithm.estimator == "gae" and job.critic.path is not None:
+        yield "critic.path", job.critic.path
     yield "container.image", job.container.image
     if job.reward.kind == "server":
         yield "reward.model", job.reward.model
@@ -131,7 +134,7 @@ def _check_there(job: Job, field: str, name: str, project: Path) -> Iterator[Fin
         yield error("unreadable-file", f"{field}: {path} cannot be read by you", f"run: chmod u+r {path}")
     elif field in ("data.train", "data.val", "reward.function") and not path.is_file():
         yield error("file-type", f"{field}: {path} is not a file", f"name a file in {field}")
-    elif field in ("model.path", "reward.model") and not path.is_dir():
+    elif field in ("model.path", "critic.path", "reward.model") and not path.is_dir():
         yield error("file-type", f"{field}: {path} is not a directory", "name the model's Hugging Face directory")
 
 
@@ -159,8 +162,11 @@ def _check_output(job: Job, project: Path, *, rehearse: bool) -> Iterator[Findin
         return
     if rehearse:
         return
-    inputs = {"model.path": project / job.model.path, "reward.model": project / job.reward.model}
-    for field, folder in inputs.items():
+    inputs = {"model.path": job.model.path, "critic.path": job.critic.path, "reward.model": job.reward.model}
+    for field, name in inputs.items():
+        if name is None:
+            continue
+        folder = project / name
         if folder.exists() and _below(path, folder):
             yield error(
                 "checkpoint-dir",
@@ -191,8 +197,10 @@ def _check_places(job: Job, project: Path, *, rehearse: bool) -> Iterator[Findin
     root = _local_root(path)
     if rehearse:
         return
-    # A relative folder lies where the project does, of which the warning below speaks.
-    if root is not None and Path(job.output_dir).is_absolute():
+    # A folder in the project lies where the project does, of which the warning below speaks; by a link or by `..`
+    # a relative one may lie elsewhere.
+    inside = not Path(job.output_dir).is_absolute() and path.resolve().is_relative_to(project.resolve())
+    if root is not None and not inside:
         if nodes > 1:
             yield error(
                 "checkpoint-dir",
@@ -206,7 +214,7 @@ def _check_places(job: Job, project: Path, *, rehearse: bool) -> Iterator[Findin
                 f"checkpoint.dir: {path} is below {root} of the compute node, and may be lost when the job ends",
                 "choose a folder on a shared file system",
             )
-    for what, folder in (("the project folder", project), ("the toolkit", TOOLKIT)):
+    for what, folder in (("the project folder", project), ("the toolkit", toolkit_folder(project))):
         root = _local_root(folder)
         if root is not None:
             yield warning(

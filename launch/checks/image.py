@@ -1,5 +1,6 @@
 """The container image, looked at without running it."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,9 @@ from launch.finding import Finding, error
 
 # sylabs/sif, pkg/sif: the launch script has 32 bytes, then the magic.
 _MAGIC_AT, _MAGIC = 32, b"SIF_MAGIC"
+# Singularity before 3.0: squashfs or ext3 (its magic at 1080), each with or without a launch script before it.
+_SQUASHFS, _EXT3, _EXT3_AT = b"hsqs", b"\x53\xef", (1080, 1080 + 31, 1080 + 32)
+_READ = 2048
 _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -23,23 +27,39 @@ def check_image(field: str, name: str, project: Path) -> Iterator[Finding]:
         )
         return
     path = project / name
+    if path.is_dir() and os.access(path, os.R_OK | os.X_OK):
+        if not any(os.path.lexists(path / inside) for inside in ("bin/sh", ".singularity.d")):
+            yield error(
+                "image-format",
+                f"{field}: {path} is a folder and no sandbox: it has neither bin/sh nor .singularity.d",
+                "name the image file, or build a sandbox: apptainer build --sandbox FOLDER DEFINITION",
+            )
+        return
     if not path.is_file():
-        return  # missing: reported with the other files; a folder is a sandbox
+        return  # missing: reported with the other files
     try:
         with path.open("rb") as stream:
-            start = stream.read(max(_MAGIC_AT + len(_MAGIC), len(_POINTER)))
+            start = stream.read(_READ)
     except OSError:
         return  # reported with the other files
     if start.startswith(_POINTER):
         yield error("image-format", f"{field}: {path} is a Git LFS pointer, not the image", "run: git lfs pull")
     elif not start:
         yield error("image-format", f"{field}: {path} is empty", "copy or build the image again")
-    elif path.suffix == ".sif" and start[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] != _MAGIC:
+    elif not _is_image(start):
         yield error(
             "image-format",
             f"{field}: {path} is not a SIF image (no {_MAGIC.decode()} at byte {_MAGIC_AT})",
             "build it: apptainer build IMAGE.sif DEFINITION",
         )
+
+
+def _is_image(start: bytes) -> bool:
+    return (
+        start[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] == _MAGIC
+        or _SQUASHFS in start[:64]
+        or any(start[place : place + len(_EXT3)] == _EXT3 for place in _EXT3_AT)
+    )
 
 
 def _file_of(address: str) -> str:

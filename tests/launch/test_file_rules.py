@@ -9,6 +9,7 @@ from launch.binds import TOOLKIT, bind_mounts
 from launch.checks import files
 from launch.checks.files import check_binds, check_files
 from launch.checks.image import check_image
+from launch.checks.reward_function import check_reward_function
 from launch.config import load_job
 from launch.finding import Finding
 
@@ -27,9 +28,18 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def shared(monkeypatch: pytest.MonkeyPatch):
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The folder of the test stands for a shared file system with space, wherever it is."""
-    monkeypatch.setattr(files, "_LOCAL", tuple(root for root in files._LOCAL if root != "/tmp"))
+    above = set(map(str, tmp_path.parents)) & set(files._LOCAL)
+    real = files._local_root
+
+    def local_root(path: Path) -> str | None:
+        with pytest.MonkeyPatch.context() as patch:
+            if path.is_relative_to(tmp_path):
+                patch.setattr(files, "_LOCAL", tuple(root for root in files._LOCAL if root not in above))
+            return real(path)
+
+    monkeypatch.setattr(files, "_local_root", local_root)
     monkeypatch.setattr(files, "_LITTLE_SPACE", 0)
     for name in files._LOCAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -108,6 +118,20 @@ def test_the_reward_function_must_be_a_file(project: Path):
     assert finding.message == f"reward.function: {project}/data is not a file"
 
 
+def test_a_critic_of_its_own_is_looked_at(project: Path):
+    train = ("algorithm.estimator=gae", "engine.mode=sync", "critic.path=models/critic")
+    finding = only(project, *train)
+    assert (finding.id, finding.severity) == ("missing-file", "error")
+    assert finding.message == f"critic.path: no {project}/models/critic"
+    (project / "models" / "critic").touch()
+    assert "is not a directory" in only(project, *train).message
+    (project / "models" / "critic").unlink()
+    (project / "models" / "critic").mkdir()
+    assert found(project, *train) == []
+    assert "critic.path or below it" in only(project, *train, "checkpoint.dir=models/critic/x").message
+    assert found(project, "critic.path=models/none") == []  # grpo trains no critic
+
+
 # ---- C29: where checkpoints go
 
 
@@ -127,9 +151,27 @@ def test_c29_a_variable_names_a_nodes_own_disk(project: Path, monkeypatch: pytes
     assert "each of the 2 nodes has for itself" in only(project, f"checkpoint.dir={project}/fast/x").message
 
 
-def test_c29_a_link_to_a_nodes_own_disk_is_one(project: Path):
-    (project / "link").symlink_to("/dev/shm")
-    assert "/dev/shm" in only(project, f"checkpoint.dir={project}/link/x").message
+def test_c29_a_link_to_a_nodes_own_disk_is_one(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    disk = tmp_path_factory.mktemp("disk")
+    monkeypatch.setattr(files, "_LOCAL", (str(disk),))
+    (project / "link").symlink_to(disk)
+    assert f"is below {disk}" in only(project, f"checkpoint.dir={project}/link/x").message
+
+
+@pytest.mark.parametrize("name", ["out/x", "../fast/x"])
+def test_c29_a_relative_folder_may_lead_to_a_nodes_own_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    monkeypatch.setattr(files, "_LOCAL", (f"{tmp_path}/fast",))
+    (tmp_path / "fast").mkdir()
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "out").symlink_to(tmp_path / "fast")
+    told = [finding for finding in found(folder, f"checkpoint.dir={name}") if finding.id == "checkpoint-dir"]
+    assert [finding.severity for finding in told] == ["error"]
+    assert f"is below {tmp_path}/fast, which each of the 2 nodes has for itself" in told[0].message
 
 
 def test_c29_a_rehearsal_may_stay_anywhere(project: Path):
@@ -253,12 +295,94 @@ def test_b09_a_file_that_is_no_image(tmp_path: Path, content: bytes, says: str |
 
 
 def test_b09_a_sandbox_folder_and_older_formats_pass(tmp_path: Path):
-    (tmp_path / "box").mkdir()
+    (tmp_path / "box" / "bin").mkdir(parents=True)
+    (tmp_path / "box" / "bin" / "sh").symlink_to("/no/such/shell")  # a link of the image's own
+    (tmp_path / "built" / ".singularity.d").mkdir(parents=True)
+    launch = b"#!/usr/bin/env run-singularity\n"
     (tmp_path / "old.simg").write_bytes(b"hsqs")
-    assert list(check_image("container.image", "box", tmp_path)) == []
-    assert list(check_image("container.image", "old.simg", tmp_path)) == []
+    (tmp_path / "script.simg").write_bytes(launch + b"hsqs")
+    (tmp_path / "ext3.img").write_bytes(launch + bytes(1080) + b"\x53\xef")
+    for name in ("box", "built", "old.simg", "script.simg", "ext3.img"):
+        assert list(check_image("container.image", name, tmp_path)) == [], name
+
+
+def test_b09_a_folder_that_is_no_sandbox(tmp_path: Path):
+    (tmp_path / "models").mkdir()
+    (finding,) = check_image("container.image", "models", tmp_path)
+    assert (finding.id, finding.severity) == ("image-format", "error")
+    assert "neither bin/sh nor .singularity.d" in finding.message
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.img", "image"])
+def test_b09_a_file_is_looked_at_whatever_its_name(tmp_path: Path, name: str):
+    (tmp_path / name).write_bytes(b"\x1f\x8b" * 2000)
+    (finding,) = check_image("container.image", name, tmp_path)
+    assert "is not a SIF image" in finding.message
 
 
 def test_b09_a_missing_image_is_an_error_before_sbatch(project: Path):
     finding = only(project, "container.image=images/none.sif")
     assert (finding.id, finding.severity) == ("missing-file", "error")
+
+
+# ---- C10: the reward function is called by keyword, with four names
+
+FOUR = "data_source, solution_str, ground_truth, extra_info=None"
+
+
+def of_function(folder: Path, text: str, *assignments: str) -> list[str]:
+    (folder / "mine.py").write_text(text)
+    words = ["reward={kind: function, function: mine.py}", *assignments]
+    return [finding.message for finding in check_reward_function(load_job("grpo", None, words), folder)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"def compute_score({FOUR}, *, tokenizer): ...", "needs tokenizer, which verl does not give"),
+        (f"def compute_score(model, {FOUR}): ...", "needs model, which verl does not give"),
+        (f"def compute_score({FOUR.replace('=None', '')}, a, b=1): ...", "needs a, which verl does not give"),
+        ("def compute_score(data_source, /, solution_str, **kw): ...", "takes data_source by position only"),
+        ("if True:\n    def compute_score(a, b): ...", "takes no data_source"),
+    ],
+)
+def test_c10_a_function_that_needs_more_or_otherwise(tmp_path: Path, text: str, says: str):
+    told = of_function(tmp_path, text)
+    assert any(says in message for message in told), told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"def compute_score({FOUR}, *args, scale=1.0, **kwargs): ...",
+        "def compute_score(x=None, /, **kwargs): ...",
+        f"@with_tokenizer\ndef compute_score(tokenizer, {FOUR}): ...",
+        f"try:\n    import fast\nexcept ImportError:\n    def compute_score({FOUR}): ...",
+        "try:\n    from fast import compute_score\nexcept ImportError:\n    from slow import compute_score",
+        "import scoring as compute_score",
+        "compute_score: object = print",
+        "compute_score, other = print, print",
+        "with open('x') as f:\n    [compute_score] = [print]",
+        "from scoring import *",
+        "def compute_score(a): ...\ncompute_score = wrapped(compute_score)",
+        "class compute_score: ...",
+        "match 1:\n    case 1:\n        compute_score = print",
+    ],
+)
+def test_c10_ways_to_give_a_function(tmp_path: Path, text: str):
+    assert of_function(tmp_path, text) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["import compute_score.x as y", "def f():\n    compute_score = 1", "x.compute_score = 1"]
+)
+def test_c10_what_binds_no_function(tmp_path: Path, text: str):
+    (told,) = of_function(tmp_path, text)
+    assert "has no function 'compute_score'" in told
+
+
+def test_c10_a_raw_override_may_give_an_argument(tmp_path: Path):
+    text = f"def compute_score({FOUR}, *, url): ..."
+    override = "overrides=['+reward.custom_reward_function.reward_kwargs.url=http://x']"
+    assert of_function(tmp_path, text, override) == []
+    assert len(of_function(tmp_path, text)) == 1
