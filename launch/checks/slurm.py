@@ -24,7 +24,8 @@ _GIB = 2**30
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _YEAR_S = 365 * 24 * 3600
 # srun and the container need the environment of the shell that submits.
-_NO_EXPORT = re.compile(r"--export(-file)?=(NONE|NIL|/.*|[0-9]+)$", re.IGNORECASE)
+_ENVIRONMENT_FILE = re.compile(r"/.*|[0-9]+")
+_LOOPBACK_OR_BRIDGE = re.compile(r"(lo|docker[0-9]+|virbr[0-9]+)(:.*)?")
 _INTERFACE = re.compile(r"[A-Za-z][A-Za-z0-9_.:@-]{0,14}")
 
 
@@ -120,6 +121,14 @@ def _check_cpus(job: Job) -> Iterator[Finding]:
     least, with_driver = cpus_needed(job)
     what = f"verl {job.engine.verl} in {job.engine.mode} mode asks Ray for {with_driver} CPUs on the fullest node"
     if cpus is None:
+        if not _is_exclusive(job):
+            yield warning(
+                "cpus",
+                f"cluster.cpus_per_node is not set: the job needs {with_driver} CPUs on each node, and a site's "
+                f"default may be one",
+                f"set cluster.cpus_per_node={with_driver}, or --exclusive in cluster.extra_sbatch where the site "
+                f"gives whole nodes",
+            )
         return
     remedy = f"set cluster.cpus_per_node={with_driver} or more; with fewer verl waits for ever without a word"
     single = job.cluster.nodes == 1
@@ -197,6 +206,11 @@ def _name(option: str) -> str:
     return completed[0] if name not in _NAMES and len(completed) == 1 else name
 
 
+def _is_exclusive(job: Job) -> bool:
+    """Whether the job has its nodes, and so their CPUs, alone; user, mcs and topo only say who may share them."""
+    return any(_name(option) == "--exclusive" and "=" not in option for option in job.cluster.extra_sbatch)
+
+
 def _check_options(job: Job) -> Iterator[Finding]:
     options = job.cluster.extra_sbatch
     names = [_name(option) for option in options]
@@ -229,18 +243,18 @@ def _check_option(job: Job, option: str, name: str) -> Iterator[Finding]:
             f"{place} gives the job all CPUs of a node; cluster.cpus_per_node={cluster.cpus_per_node} uses these",
             "set cluster.cpus_per_node=null, or to the CPUs of a node",
         )
-    elif _NO_EXPORT.fullmatch(option):
+    elif (name == "--export" and "ALL" not in value.upper().split(",")) or (
+        name == "--export-file" and _ENVIRONMENT_FILE.fullmatch(value)
+    ):
         yield error(
             "sbatch-options",
             f"{place} takes PATH, the modules and the tokens of your shell away from the job",
-            "leave it out; name what the job needs in container.env or container.env_file",
+            "leave it out, or begin the list with ALL; name what the job needs in container.env or "
+            "container.env_file",
         )
-    elif name in ("--mem-per-cpu", "--mem-per-gpu"):
-        beside = f"cluster.mem={cluster.mem}" if cluster.mem is not None else "what srun gets from --mem"
-        severity = error if cluster.mem is not None else warning
-        yield severity(
-            "sbatch-options", f"{place} contradicts {beside}: Slurm takes one of them", "use cluster.mem"
-        )
+    elif name in ("--mem-per-cpu", "--mem-per-gpu") and cluster.mem is not None:
+        told = f"{place} contradicts cluster.mem={cluster.mem}: Slurm takes one of them"
+        yield error("sbatch-options", told, "use cluster.mem")
     elif name == "--nodelist":
         yield from _check_nodelist(job, place, value)
     elif name in ("--overcommit", "--oversubscribe", "--spread-job", "--use-min-nodes"):
@@ -273,7 +287,16 @@ def _check_nodelist(job: Job, place: str, value: str) -> Iterator[Finding]:
 
 def _check_interface(job: Job) -> Iterator[Finding]:
     name = job.cluster.network_interface
-    if name is None or _INTERFACE.fullmatch(name):
+    if name is None:
+        return
+    if job.cluster.nodes > 1 and _LOOPBACK_OR_BRIDGE.fullmatch(name):
+        yield error(
+            "network-interface",
+            f"cluster.network_interface={name}: no other of the {job.cluster.nodes} nodes is reached by it",
+            "name one that has an address of its own on each node (`ip -4 addr`), or null: found by itself",
+        )
+        return
+    if _INTERFACE.fullmatch(name):
         return
     yield error(
         "network-interface",

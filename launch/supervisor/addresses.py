@@ -31,10 +31,11 @@ def interfaces() -> Dict[str, str]:
     return found
 
 
-def choose(found: Dict[str, str], wanted: Optional[str], node: str) -> "tuple[str, str]":
+def choose(found: Dict[str, str], wanted: Optional[str], node: str, nodes: int = 1) -> "tuple[str, str]":
     """(interface, address) for a node: the wanted interface, else InfiniBand or a bond, else the first real one.
 
-    Loopback and container bridges are never chosen by themselves: other nodes cannot reach them.
+    Loopback and container bridges are never chosen by themselves: other nodes cannot reach them. With several
+    `nodes` a loopback address is refused also where it is wanted.
 
     Raises:
         AddressError: naming the node, the interface and what there is.
@@ -45,6 +46,11 @@ def choose(found: Dict[str, str], wanted: Optional[str], node: str) -> "tuple[st
             raise AddressError(
                 f"node {node} has no interface {wanted!r} with an IPv4 address; it has: {listing}; "
                 f"correct cluster.network_interface"
+            )
+        if nodes > 1 and found[wanted].startswith("127."):
+            raise AddressError(
+                f"interface {wanted!r} of node {node} has the address {found[wanted]}, which the other "
+                f"{nodes - 1} nodes cannot reach; it has: {listing}; correct cluster.network_interface"
             )
         return wanted, found[wanted]
     usable = {

@@ -63,7 +63,8 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
         RAY_AUTH_TOKEN_PATH=str(settings.run_dir / "ray_token"),
         GLOO_SOCKET_IFNAME=settings.interface,
         TP_SOCKET_IFNAME=settings.interface,
-        NCCL_SOCKET_IFNAME=f"={settings.interface}",
+        # NCCL alone takes lists and prefixes: what the user chose for it stays.
+        NCCL_SOCKET_IFNAME=environ.get("NCCL_SOCKET_IFNAME") or f"={settings.interface}",
         REWARD_LOG_PATH=str(settings.reward_log),
         REWARD_SERVER_TOKEN_FILE=str(settings.run_dir / "reward_token"),
     )

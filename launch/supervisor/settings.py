@@ -73,7 +73,7 @@ class Settings:
         """
         if self.address:
             return self
-        interface, address = choose(interfaces(), self.wanted_interface, self.node)
+        interface, address = choose(interfaces(), self.wanted_interface, self.node, self.nodes)
         return replace(self, interface=interface, address=address)
 
     @property

@@ -103,6 +103,12 @@ def test_no_address_names_node_and_interfaces(found: dict[str, str], wanted: str
         addresses.choose(found, wanted, "n1")
 
 
+def test_a10_a_wanted_loopback_address_is_for_one_node():
+    assert addresses.choose(MANY, "lo", "n1", nodes=1) == ("lo", "127.0.0.1")
+    with pytest.raises(addresses.AddressError, match=r"'lo' of node n1 has the address 127\.0\.0\.1, .*other 3 "):
+        addresses.choose(MANY, "lo", "n1", nodes=4)
+
+
 def test_this_machines_interfaces_have_loopback():
     assert addresses.interfaces()["lo"] == "127.0.0.1"
 

@@ -10,6 +10,9 @@ from launch.finding import Finding
 
 
 def found(*assignments: str, project: Path | None = None, rehearse: bool = False) -> list[Finding]:
+    """Findings on a job with CPUs, unless it says otherwise."""
+    if not any("--exclusive" in assignment for assignment in assignments):
+        assignments = ("cluster.cpus_per_node=64", *assignments)
     return list(check_slurm(load_job("grpo", None, assignments), project, rehearse=rehearse))
 
 
@@ -125,6 +128,20 @@ def test_a29_on_one_node_the_driver_has_nowhere_else_to_go():
     assert found(*one, "cluster.cpus_per_node=28") == []
 
 
+@pytest.mark.parametrize("option", ["", "--nice", "--exclusive=user"])
+def test_a29_without_a_number_a_site_may_give_one_cpu(option: str):
+    finding = only(f"cluster.extra_sbatch=[{option}]", "cluster.cpus_per_node=null")
+    assert (finding.id, finding.severity) == ("cpus", "warning")
+    assert finding.message.startswith("cluster.cpus_per_node is not set: the job needs 34 CPUs on each node")
+    assert finding.remedy.startswith("set cluster.cpus_per_node=34, or --exclusive in cluster.extra_sbatch")
+    assert found("cluster.cpus_per_node=null", rehearse=True) == []
+
+
+@pytest.mark.parametrize("option", ["--exclusive", "--exclus"])
+def test_a29_whole_nodes_have_their_cpus(option: str):
+    assert found(f"cluster.extra_sbatch=[{option}]", "cluster.cpus_per_node=null") == []
+
+
 def test_a_rehearsal_gives_ray_its_own_cpus():
     assert found("cluster.cpus_per_node=2", "cluster.mem=4G", rehearse=True) == []
 
@@ -180,7 +197,9 @@ def test_all_memory_beside_a_part_of_the_gpus():
         ("--tres-per-task=gres/gpu:1", "error", "beside"),
         ("--export=NONE", "error", "takes PATH"),
         ("--export=NIL", "error", "takes PATH"),
-        ("--mem-per-cpu=4G", "warning", "contradicts"),
+        ("--export=FOO=1", "error", "begin the list with ALL"),
+        ("--export=FOO,BAR", "error", "takes PATH"),
+        ("--export-file=/my/env", "error", "takes PATH"),
         ("--requeue", "warning", "uses node hours unasked"),
         ("--nodelist=n[1-3]", "error", "names 3 nodes, but cluster.nodes=2"),
         ("--nodel=n1,n2,n3", "error", "names 3 nodes"),
@@ -200,7 +219,9 @@ def test_options_that_contradict_the_job(option: str, severity: str, says: str):
     "option",
     [
         "--reservation=x", "--exclusive", "--signal=USR1@60", "--nice", "-xn7", "--exclude=n[7-9]",
-        "--gres=nvme:1", "--mail-type=END", "--export=ALL", "--export=ALL,A=b", "--nodelist=n1",
+        "--gres=nvme:1", "--mail-type=END", "--export=ALL", "--export=ALL,A=b", "--export=A=b,all",
+        "--mem-per-cpu=4G", "--mem-per-gpu=9G",
+        "--nodelist=n1",
         "--nodelist=n[1-2]", "--licenses=a", "--constraint=ib", "-C", "--comment=gpu",
         "--gres-flags=enforce-binding", "--nodelist=./hosts",
     ],
@@ -214,6 +235,7 @@ def test_options_that_pass(option: str):
     [
         ("cluster.cpus_per_node=64", "--exclusive", "all CPUs of a node"),
         ("cluster.mem=900G", "--mem-per-gpu=100G", "contradicts cluster.mem=900G"),
+        ("cluster.mem=900G", "--mem-per-cpu=4G", "contradicts cluster.mem=900G"),
         ("cluster.partition=a", "--partition=b", "contradicts cluster.partition=a"),
         ("cluster.partition=a", "-pb", "contradicts cluster.partition=a"),
         ("cluster.account=a", "-Ab", "contradicts cluster.account=a"),
@@ -250,3 +272,13 @@ def test_a34_one_literal_interface(name: str):
 @pytest.mark.parametrize("name", ["ib0", "bond0.1505", "enp1s0f0np0", "hsn0", "eth0:1", "br-lan"])
 def test_a34_names_of_interfaces(name: str):
     assert found(f"cluster.network_interface='{name}'") == []
+
+
+@pytest.mark.parametrize("name", ["lo", "lo:1", "docker0", "virbr0"])
+def test_a10_an_interface_that_no_other_node_reaches(name: str):
+    """A10: 127.0.0.1 or the bridge's 172.17.0.1 is another machine on another node."""
+    finding = only(f"cluster.network_interface='{name}'")
+    assert (finding.id, finding.severity) == ("network-interface", "error")
+    assert f"cluster.network_interface={name}: no other of the 2 nodes" in finding.message
+    one = ("cluster.nodes=1", "rollout.gpus_per_node=3")
+    assert found(*one, f"cluster.network_interface='{name}'") == []
