@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 from typing import List, Optional
@@ -21,7 +22,7 @@ from launch.supervisor.limits import low_limits, raise_open_files
 from launch.supervisor.node_folder import clean_up, make_temp_dir
 from launch.supervisor.processes import adopt_orphans
 from launch.supervisor.settings import Settings, UsageError, read_settings
-from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, note_failure
+from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, note_failure, write_verdict
 from launch.supervisor.worker import run_worker
 
 # Slurm's own, and what sites let it send before the time limit (--signal).
@@ -40,15 +41,18 @@ def _cancelled() -> Optional[int]:
     return _received[0] if _received else None
 
 
-def _failed_alone(settings: Settings, failure: Failure) -> int:
-    """A failure that could not be told to the head; srun ends the other nodes for this one's exit code."""
+def _failed_alone(settings: Settings, started: float, failure: Failure) -> int:
+    """A failure that no head can tell: srun ends the other nodes for this one's exit code."""
     print(f"[{settings.node}] {failure.line()}", file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):  # it may be the run directory that fails; the line above is out
         note_failure(settings.run_dir, failure)
+        if settings.rank == 0 and not (settings.run_dir / "verdict.json").exists():
+            write_verdict(settings.run_dir, state="failed", started=started, failure=failure, training={})
     return failure.exit_code
 
 
 def _supervise(settings: Settings) -> int:
+    started = time.time()
     try:
         for text in (*raise_open_files(), *low_limits(shared_memory=not settings.logical_gpus)):
             print(f"[{settings.node}] warning: {text}", file=sys.stderr, flush=True)
@@ -61,12 +65,13 @@ def _supervise(settings: Settings) -> int:
         make_temp_dir(settings.temp_dir)
         return run_head(settings, _cancelled) if settings.rank == 0 else run_worker(settings, _cancelled)
     except JobFailed as error:
-        return _failed_alone(settings, error.failure)
+        return _failed_alone(settings, started, error.failure)
     except SetupError as error:
-        return _failed_alone(settings, Failure("setup", settings.node, str(error), EXIT_CODES["setup"]))
+        failure = Failure("setup", settings.node, str(error), EXIT_CODES["setup"])
+        return _failed_alone(settings, started, failure)
     except OSError as error:  # a full disk, a run directory that vanished
         cause = f"{type(error).__name__}: {error}"
-        return _failed_alone(settings, Failure("node", settings.node, cause, EXIT_CODES["node"]))
+        return _failed_alone(settings, started, Failure("node", settings.node, cause, EXIT_CODES["node"]))
     finally:
         left = clean_up(settings.temp_dir, grace_s=3.0)
         if left:
@@ -74,7 +79,7 @@ def _supervise(settings: Settings) -> int:
 
 
 def main(words: Optional[List[str]] = None) -> int:
-    """Exit codes: 0 done; the trainer's own; 20 to 29 and 143 as in README, "Exit codes"; 2 usage."""
+    """Exit codes: 0 done; the trainer's own; 19 to 31 and 143 as in README, "Exit codes"; 2 usage."""
     for number in _ENDING:
         signal.signal(number, _remember)
     try:

@@ -12,7 +12,7 @@ import selectors
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set
 
 BEAT_S = 2.0
 SILENCE_S = 15.0
@@ -167,14 +167,24 @@ class Hub:
                 wire.send(message)
 
     def end(self, exit_code: int, limit_s: float) -> List[int]:
-        """Tell every node that the job is over and wait until each has hung up. Returns the ranks that did not."""
-        for sock, (_, wire) in list(self._members.items()):
-            try:
-                wire.send({"type": "end", "exit_code": exit_code})
-            except OSError:
-                self._drop(sock, "gone")  # it is over for that node already
+        """Tell every node that the job is over, also one that joins meanwhile, and wait until each has hung up.
+
+        Returns:
+            The ranks that did not within `limit_s` seconds.
+        """
+        told: Set[socket.socket] = set()
         deadline = time.monotonic() + limit_s
-        while self._members and time.monotonic() < deadline:
+        while True:
+            for sock, (_, wire) in list(self._members.items()):
+                if sock in told:
+                    continue
+                told.add(sock)
+                try:
+                    wire.send({"type": "end", "exit_code": exit_code})
+                except OSError:
+                    self._drop(sock, "gone")  # it is over for that node already
+            if not self._members or time.monotonic() > deadline:
+                break
             self.poll(0.1)
         return sorted(rank for rank, _ in self._members.values())
 

@@ -1,5 +1,6 @@
 """A node other than the head: run a Ray worker, tell the head when it dies, end when the head says so."""
 
+import contextlib
 import json
 import os
 import time
@@ -19,22 +20,45 @@ from launch.supervisor.ports import free_plan
 from launch.supervisor.processes import REAP_S, SIGNAL_S, Component, reap_orphans
 from launch.supervisor.ray_cluster import worker_command
 from launch.supervisor.settings import Settings
-from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, find_evidence
+from launch.supervisor.verdict import (
+    EXIT_CODES,
+    Failure,
+    JobFailed,
+    SetupError,
+    find_evidence,
+    noted_failures,
+)
 
 # A cancelled job signals all nodes at once: the head's own word comes first.
 _CANCEL_GRACE_S = 5.0
 _HEAD_ENDS_S = 20.0
+# A shared file system shows what another node has written a little later.
+_SEEN_S = 2.0
+
+
+def _verdict_is_out(settings: Settings) -> bool:
+    """Whether the head has told how the job ended: what is missing of it then is no failure of this node."""
+    # Listing the folder makes NFS clients look again where they remember a missing file.
+    return settings.run_dir.is_dir() and settings.run_dir / "verdict.json" in settings.run_dir.iterdir()
+
+
+def _another_failed(settings: Settings) -> bool:
+    """Whether the job ends for a known reason; srun then signals all nodes and takes the highest exit code."""
+    noted = noted_failures(settings.run_dir)
+    return _verdict_is_out(settings) or any(failure.exit_code != EXIT_CODES["cancelled"] for failure in noted)
 
 
 def _read_rendezvous(settings: Settings, cancelled: Callable[[], Optional[int]]) -> Optional[Dict[str, Any]]:
     """Where the head is, or None when it has ended before it could say so."""
     deadline = time.monotonic() + settings.join_s
     while cancelled() is None:
-        # Listing the folder makes NFS clients look again where they remember a missing file.
         if settings.run_dir.is_dir() and settings.rendezvous in settings.run_dir.iterdir():
-            data = json.loads(settings.rendezvous.read_text())
-            if isinstance(data, dict):
-                return data
+            with contextlib.suppress(FileNotFoundError):  # the head removes it at its end
+                data = json.loads(settings.rendezvous.read_text())
+                if isinstance(data, dict):
+                    return data
+        elif _verdict_is_out(settings):
+            return None
         if time.monotonic() > deadline:
             seen = "exists" if settings.run_dir.is_dir() else "does not exist"
             raise _failed(
@@ -45,8 +69,11 @@ def _read_rendezvous(settings: Settings, cancelled: Callable[[], Optional[int]])
                 "nodes",
             )
         time.sleep(0.2)
-    if (settings.run_dir / "verdict.json").exists():
-        return None  # srun signals all nodes when the head has failed
+    until = time.monotonic() + _SEEN_S
+    while time.monotonic() < until:
+        if _another_failed(settings):
+            return None
+        time.sleep(0.2)
     raise _failed(settings, "node", "ended by a signal before the head appeared", "cancelled")
 
 
@@ -63,14 +90,22 @@ def run_worker(settings: Settings, cancelled: Callable[[], Optional[int]]) -> in
     head = _read_rendezvous(settings, cancelled)
     if head is None:
         return 0
+
+    def given_up() -> Optional[int]:
+        return 0 if _verdict_is_out(settings) else cancelled()
+
     hello = {"rank": settings.rank, "node": settings.node, "address": settings.address, "token": head["token"]}
     try:
-        link = Link(str(head["address"]), int(head["control_port"]), hello, settings.join_s, cancelled)
+        link = Link(str(head["address"]), int(head["control_port"]), hello, settings.join_s, given_up)
     except ControlError as error:
+        if _verdict_is_out(settings):
+            return 0
         raise _failed(settings, "head", str(error), "head") from error
     try:
         return _serve(link, _Node(settings, head, cancelled))
     except ControlError as error:
+        if _verdict_is_out(settings):
+            return 0
         raise _failed(settings, "head", f"the head node is gone: {error}", "head") from error
     finally:
         # Hanging up tells the head that this node is clean; srun may kill it after that.

@@ -62,6 +62,27 @@ def test_hello_failure_and_end(hub: Hub):
     server.join()
 
 
+def test_a_node_that_joins_while_the_head_ends_is_told_so(hub: Hub):
+    first, heard = link(hub), []
+    assert events(hub, "hello")
+
+    def serve() -> None:
+        late = link(hub, rank=2)
+        while not any(message["type"] == "end" for message in late.poll(0.05)):
+            pass
+        heard.append(2)
+        late.close()
+        first.close()
+
+    server = threading.Thread(target=serve)
+    server.start()
+    begun = time.monotonic()
+    assert hub.end(42, limit_s=10.0) == []
+    server.join(10)
+    assert heard == [2]
+    assert time.monotonic() - begun < 5
+
+
 def test_a_stranger_is_not_a_node(hub: Hub):
     stranger = link(hub, token="u" * 64)
     assert events(hub, "hello", 0.5) == []

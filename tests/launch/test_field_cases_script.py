@@ -1,18 +1,26 @@
 """Faults that people met with scripts of this kind, each by its number, where no other test file has it.
 
-A01, A07, A08, A23, A30, A33, B08: test_node_limits.py. A04, A10: test_node_basics.py. A20, A24:
+A01, A07, A08, A23, A30, A33, B08: test_node_limits.py. A04, A05, A10: test_node_basics.py. A20, A24:
 test_node_settings.py. A17, A18, A25, A27, B01, B02, B05, B13, B15, B16: test_script.py.
-A29, A32, A34: test_slurm_rules.py. B03, C01: test_quoting.py. B09, C29: test_file_rules.py. C31: test_secrets.py.
+A29, A32, A34: test_slurm_rules.py. B03, C01: test_quoting.py. B09, C10, C29: test_file_rules.py.
+C31: test_secrets.py.
+
+A19, C05 and C07 are numbers without a case.
 """
 
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from launch.status import summarize
 from launch.supervisor import watch, worker
 from launch.supervisor.control import Hub, Link
 from launch.supervisor.devices import DeviceError, one_variable, split_devices, visible_variable
@@ -20,7 +28,9 @@ from launch.supervisor.environment import base_environment, device_environments,
 from launch.supervisor.ports import free_plan, port_plan
 from launch.supervisor.ray_cluster import head_command, worker_command
 from launch.supervisor.settings import Settings, read_settings
+from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, note_failure, write_verdict
 from launch.supervisor.watch import Watch
+from launch.supervisor.worker import run_worker
 
 ARGS = [
     "--run-dir",
@@ -166,6 +176,11 @@ def test_a34_gloo_gets_one_literal_name():
     assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("ib0", "=ib0")
 
 
+def test_a34_nccl_may_have_a_list_of_its_own():
+    env = base_environment(node(0), {"NCCL_SOCKET_IFNAME": "ib0,ib1"})
+    assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("ib0", "ib0,ib1")
+
+
 def test_b11_no_runtime_folder_of_a_login_session():
     """B11: /run/user/UID is not there on a compute node."""
     assert "XDG_RUNTIME_DIR" not in base_environment(node(0), {"XDG_RUNTIME_DIR": "/run/user/1000"})
@@ -252,6 +267,96 @@ def test_a23_a_node_that_never_comes_does_not_hold_the_others(tmp_path: Path, mo
     monkeypatch.setattr(watch, "_ADDRESSES_S", -1.0)
     there = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6"]}
     assert told_when(tmp_path, joined=1, ray_is_up=True) == [[there]]
+
+
+# ---- the end of a job that has not begun
+
+
+def waiting(run_dir: Path, rank: int = 1) -> Settings:
+    run_dir.mkdir(exist_ok=True)
+    found = node(rank, "127.0.0.1")
+    object.__setattr__(found, "run_dir", run_dir)
+    return found
+
+
+def write_rendezvous(settings: Settings, port: int) -> None:
+    told = {"address": "127.0.0.1", "control_port": port, "gcs_port": 1, "reward_url": "", "token": "t" * 64}
+    settings.rendezvous.write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    ("left", "code"), [("verdict", 0), ("failure", 0), ("signal", EXIT_CODES["cancelled"]), ("", 143)]
+)
+def test_a27_a_waiting_node_is_ended_without_a_code_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, code: int
+):
+    """A27: srun signals the others when one node fails, and the highest exit code would be the job's."""
+    monkeypatch.setattr(worker, "_SEEN_S", 0.3)
+    settings = waiting(tmp_path)
+    if left == "verdict":
+        write_verdict(tmp_path, state="failed", started=0.0, failure=None, training={})
+    elif left:
+        note_failure(tmp_path, Failure("setup", "n0", "no address", 20 if left == "failure" else 143))
+    try:
+        ended = run_worker(settings, lambda: signal.SIGTERM)
+    except JobFailed as error:
+        ended = error.failure.exit_code
+    assert ended == code
+
+
+@pytest.mark.parametrize("what", ["no head", "gone between", "refused", "breaks"])
+def test_a27_a_node_that_comes_after_the_end_is_no_failure(tmp_path: Path, what: str):
+    settings = waiting(tmp_path)
+    write_verdict(tmp_path, state="failed", started=0.0, failure=None, training={})
+    if what == "no head":
+        assert run_worker(settings, lambda: None) == 0
+    elif what == "gone between":
+        settings.rendezvous.symlink_to(tmp_path / "gone")  # listed, and not to be read
+        threading.Timer(0.5, settings.rendezvous.unlink).start()
+        assert run_worker(settings, lambda: None) == 0
+    elif what == "refused":
+        write_rendezvous(settings, free_plan(4646).control)
+        begun = time.monotonic()
+        assert run_worker(settings, lambda: None) == 0
+        assert time.monotonic() - begun < 5
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            write_rendezvous(settings, listener.getsockname()[1])
+            server = threading.Thread(target=lambda: listener.accept()[0].close())
+            server.start()
+            assert run_worker(settings, lambda: None) == 0
+            server.join()
+
+
+def test_a_link_that_breaks_without_a_verdict_is_a_failure(tmp_path: Path):
+    settings = waiting(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        write_rendezvous(settings, listener.getsockname()[1])
+        server = threading.Thread(target=lambda: listener.accept()[0].close())
+        server.start()
+        with pytest.raises(JobFailed, match="head"):
+            run_worker(settings, lambda: None)
+        server.join()
+
+
+@pytest.mark.parametrize(("rank", "told"), [(0, True), (1, False)])
+def test_a_head_that_cannot_begin_leaves_a_verdict(tmp_path: Path, rank: int, told: bool):
+    slurm = {"SLURM_JOB_ID": "78", "SLURM_PROCID": str(rank), "SLURM_NTASKS": "3", "SLURMD_NODENAME": "n1"}
+    words = ["--run-dir", str(tmp_path), "--checkpoint-dir", "/r/c", "--nodes", "3", "--ray-gpus-head", "1"]
+    words += ["--ray-gpus-other", "1", "--ray-cpus", "1", "--min-cpus", "24", "::trainer", "t"]
+    done = subprocess.run(
+        [sys.executable, str(LAUNCH / "node.py"), *words],
+        env={**os.environ, **slurm},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 20
+    assert (tmp_path / "failed-n1.json").exists()
+    assert (tmp_path / "verdict.json").exists() is told
+    if told:
+        shown = summarize(tmp_path)
+        assert (shown["state"], shown["component"], shown["exit_code"]) == ("failed", "setup", 20)
+        assert "gives this job 1 CPUs" in shown["cause"]
 
 
 def test_the_tests_named_in_this_file_exist():
