@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -13,12 +13,22 @@ from launch.supervisor.env_file import EnvFileError, read_env_file
 from launch.tokens import TOKENS, WANDB
 
 # Names in container.env: the value would be written down.
+_SHORT_NAME = r"(?<=_)(PWD|PASS|PAT|AUTH)$|^(PASS|PAT|AUTH)$"  # PWD alone is a folder
 SECRET_NAME = re.compile(
-    r"TOKEN(?!IZE)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY", re.IGNORECASE
+    rf"TOKEN(?!IZE)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY|{_SHORT_NAME}",
+    re.IGNORECASE,
 )
 # Names in the environment of the one who renders: wider, since only their values are looked for.
-_SECRET_VARIABLE = re.compile(r"KEY|TOKEN(?!IZE)|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(rf"KEY|TOKEN(?!IZE)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|{_SHORT_NAME}", re.IGNORECASE)
+_A_PATH = re.compile(r"_(FILE|PATH|DIR)$", re.IGNORECASE)
 _SHORTEST = 8
+_OF_SLURM = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+# Of launch/supervisor/environment.py. NCCL_SOCKET_IFNAME and PYTHONPATH of the user count there.
+_OF_THE_LAUNCHER = (
+    "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RUN_DIR", "CHECKPOINT_DIR", "TMPDIR",
+    "PYTHONNOUSERSITE", "REWARD_SERVER_URL", "REWARD_SERVER_TOKEN_FILE", "REWARD_LOG_PATH", "GLOO_SOCKET_IFNAME",
+    "TP_SOCKET_IFNAME",
+)  # fmt: skip
 # A commit has 40 hex digits, too.
 _COMMIT_KEY = re.compile(r"(revision|commit|sha|hash|version)[\w.]*\s*[=:]", re.IGNORECASE)
 
@@ -28,13 +38,15 @@ def _plain(text: str) -> str:
     return re.sub(r"['\"\\]", "", text)
 
 
-def _tells_nothing(value: str) -> bool:
-    """A value that is no secret whatever its name says: short, a path, a number."""
-    return (
-        len(value) < _SHORTEST
-        or value.startswith(("/", "~", "./", "../", "file:"))
-        or re.fullmatch(r"[0-9.,:x+-]+", value) is not None
-    )
+def _tells_nothing(name: str, value: str) -> bool:
+    """A value that is no secret whatever its name says: short, a path, a number that is no password."""
+    if len(value) < _SHORTEST:
+        return True
+    if value.isdigit():
+        return re.search(r"SECRET|PASSW", name, re.IGNORECASE) is None
+    if value.startswith("/"):  # one of 64 secrets in base64 does, too
+        return _A_PATH.search(name) is not None or Path("/", *Path(value).parts[1:2]).exists()
+    return value.startswith(("~", "./", "../", "file:")) or re.fullmatch(r"[0-9.,:x+-]+", value) is not None
 
 
 def _own_words(text: str) -> set[str]:
@@ -59,7 +71,7 @@ def secrets_in(text: str, environ: Mapping[str, str]) -> list[Finding]:
             continue
         lines = [line.strip() for line in value.splitlines()]
         parts = [value.strip()] if len(lines) <= 1 else [line for line in lines if not line.startswith("-----")]
-        found = {part for part in parts if not _tells_nothing(part) and _plain(part) in written}
+        found = {part for part in parts if not _tells_nothing(name, part) and _plain(part) in written}
         if found:
             words = words or _own_words(text)
         if found - words:
@@ -89,7 +101,7 @@ def _texts(value: object, place: str) -> Iterator[tuple[str, str]]:
 def check_secrets(job: Job) -> Iterator[Finding]:
     """Names and texts of a job that look like secrets. The messages never hold the text."""
     for name, value in job.container.env.items():
-        a_path = re.search(r"_(FILE|PATH|DIR)$", name, re.IGNORECASE) and value.startswith("/")
+        a_path = _A_PATH.search(name) and value.startswith("/")
         if SECRET_NAME.search(name) and not a_path:
             yield error(
                 "secret",
@@ -110,8 +122,26 @@ def check_secrets(job: Job) -> Iterator[Finding]:
             break
 
 
+def _check_reserved(field: str, names: Iterable[str]) -> Iterator[Finding]:
+    for name in names:
+        if name in _OF_SLURM:
+            yield error(
+                "reserved-variable",
+                f"{field}: {name} would replace the GPUs that Slurm gives the job on each node",
+                "leave it out; cluster.gpus_per_node says how many",
+            )
+        elif name in _OF_THE_LAUNCHER:
+            yield warning(
+                "reserved-variable",
+                f"{field}: {name}: the launcher sets it; yours has no effect",
+                "leave it out",
+            )
+
+
 def check_env_file(job: Job, project: Path) -> Iterator[Finding]:
-    """container.env_file is there, private, and plain NAME=VALUE lines."""
+    """container.env_file is there, private, and plain NAME=VALUE lines; neither it nor container.env sets what the
+    launcher sets."""
+    yield from _check_reserved("container.env", job.container.env)
     if job.container.env_file is None:
         return
     path = project / job.container.env_file
@@ -120,6 +150,7 @@ def check_env_file(job: Job, project: Path) -> Iterator[Finding]:
     except EnvFileError as broken:
         yield error("env-file", str(broken), "write NAME=VALUE lines into a file of your own with mode 0600")
         return
+    yield from _check_reserved("container.env_file", variables)
     for name, value in variables.items():
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
             yield warning(

@@ -57,13 +57,27 @@ def test_c31_a_key_of_several_lines_is_found_by_a_line():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("PATH", VALUE), ("TOKENIZERS_PARALLELISM", VALUE), ("HF_TOKEN", "short"), ("KEY_FILE", "/project"),
+        ("MY_SECRET", "/k3yT0+base64/abc="), ("A_TOKEN", "/tmp_is_a_folder/x"), ("DB_PASSWORD", "90210777"),
+        ("DB_PASS", VALUE), ("GITHUB_PAT", VALUE), ("HTTP_AUTH", VALUE), ("REDIS_PWD", VALUE), ("pass", VALUE),
+    ],
+)  # fmt: skip
+def test_c31_more_that_is_secret(name: str, value: str):
+    (finding,) = secrets_in(script(f"logging.project='{value}'"), {name: value})
+    assert f"variable {name} " in finding.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PWD", VALUE), ("OLDPWD", VALUE), ("COMPASS", VALUE), ("SPAT", VALUE), ("PASSAGE", VALUE),
+        ("A_TOKEN", "12345678"), ("A_TOKEN", "/tmp/x"), ("A_SECRET_FILE", "/nowhere/x"), ("PATH", VALUE),
+        ("TOKENIZERS_PARALLELISM", VALUE), ("HF_TOKEN", "short"), ("KEY_FILE", "/project/x"),
         ("SSH_KEY", "~/.ssh/id"), ("KEY_SIZE", "12345678"), ("KEYMAP", "megatron"), ("A_TOKEN", "one_step_off"),
         ("A_KEY", "actor_rollout_ref"), ("MY_KEY", ""), ("MY_KEY", "        "), ("K_TOKEN", "not-in-the-script"),
     ],
 )  # fmt: skip
 def test_what_is_no_secret(name: str, value: str):
-    text = script(f"logging.project='{VALUE} short /project ~/.ssh/id 12345678'")
+    text = script(f"logging.project='{VALUE} short /project/x ~/.ssh/id 12345678 /tmp/x /nowhere/x'")
     assert secrets_in(text, {name: value}) == []
 
 
@@ -110,12 +124,37 @@ def test_what_only_resembles_a_token(assignment: str):
 
 
 @pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "my_api_key", "WANDB_API_KEY", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY"]
+    "name", ["HF_TOKEN", "my_api_key", "WANDB_API_KEY", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "DB_PASS"]
 )
 def test_c31_a_secret_name_in_the_jobs_environment_is_refused(name: str):
     (finding,) = check_secrets(job(f"container.env.{name}=x"))
     assert finding.message.startswith(f"container.env.{name} ")
     assert "container.env_file" in finding.remedy
+
+
+# ---- names that are the launcher's
+
+
+RESERVED = [
+    ("CUDA_VISIBLE_DEVICES", "error"), ("ROCR_VISIBLE_DEVICES", "error"), ("HIP_VISIBLE_DEVICES", "error"),
+    ("RAY_ADDRESS", "warning"), ("RUN_DIR", "warning"), ("CHECKPOINT_DIR", "warning"), ("TMPDIR", "warning"),
+    ("PYTHONNOUSERSITE", "warning"), ("REWARD_SERVER_URL", "warning"), ("GLOO_SOCKET_IFNAME", "warning"),
+    ("NCCL_SOCKET_IFNAME", None), ("REWARD_TIMEOUT", None), ("NCCL_DEBUG", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "severity"), RESERVED)
+@pytest.mark.parametrize("field", ["container.env", "container.env_file"])
+def test_names_that_the_launcher_sets(tmp_path: Path, field: str, name: str, severity: str | None):
+    (tmp_path / "my.env").touch(mode=0o600)
+    (tmp_path / "my.env").write_text(f"{name}=x1\n")
+    given = job(f"container.env.{name}=x1" if field == "container.env" else "container.env_file=my.env")
+    found = list(check_env_file(given, tmp_path))
+    assert [(finding.id, finding.severity) for finding in found] == (
+        [("reserved-variable", severity)] if severity else []
+    )
+    for finding in found:
+        assert finding.message.startswith(f"{field}: {name}")
 
 
 # ---- the environment file
