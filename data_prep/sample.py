@@ -25,6 +25,8 @@ _BATCH = 1024
 # Rows that are decoded at most, of which `--rows` are looked at.
 _SCANNED_ROWS = 50_000
 _SHOWN_PROBLEMS = 3
+# Characters; a shorter ground truth stands in a prompt by chance.
+_SHORTEST_QUESTION = 12
 # Characters of a prompt that are tokenized, for each token that is allowed: enough to know that it is too long.
 _CHARACTERS_PER_TOKEN = 40
 _ASSUMED_CHARACTERS_PER_TOKEN = 4
@@ -82,6 +84,8 @@ class Report:
         counted: how tokens were counted: "bytes" (a token is at least one byte, and no prompt has more bytes than
             tokens are allowed), "tokens", or "characters" (four of them for a token: an assumption).
         splits: values of extra_info.split in the sample.
+        styles: values of reward_model.style in the sample.
+        answers: rows of style `rule` whose ground truth does not stand in the prompt: an answer, no question.
     """
 
     path: str
@@ -95,6 +99,8 @@ class Report:
     too_long: int = 0
     counted: str = "bytes"
     splits: dict[str, int] = field(default_factory=dict)
+    styles: dict[str, int] = field(default_factory=dict)
+    answers: int = 0
 
 
 def _sample(file: pq.ParquetFile, rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -158,6 +164,12 @@ def _is_too_long(prompt: list[dict[str, Any]], limit: int, tokenizer: Lazy) -> t
     return False, "tokens"
 
 
+def _asks(row: dict[str, Any]) -> bool:
+    """Whether the ground truth is a part of the prompt: what a reward model is to score the response with."""
+    truth = str(row["reward_model"]["ground_truth"])
+    return len(truth) >= _SHORTEST_QUESTION and any(truth in message["content"] for message in row["prompt"])
+
+
 def inspect(path: Path, *, rows: int, max_prompt_length: int | None, tokenizer: Lazy) -> Report:
     """Look at `path`; a file that cannot be read is reported, not raised."""
     report = Report(str(path))
@@ -176,6 +188,7 @@ def inspect(path: Path, *, rows: int, max_prompt_length: int | None, tokenizer: 
 
 def _look_at_rows(report: Report, file: pq.ParquetFile, rows: int, limit: int | None, tokenizer: Lazy) -> None:
     splits: Counter[str] = Counter()
+    styles: Counter[str] = Counter()
     ways = set()
     for number, row in _sample(file, rows):
         report.sampled += 1
@@ -191,7 +204,12 @@ def _look_at_rows(report: Report, file: pq.ParquetFile, rows: int, limit: int | 
         split = (row.get("extra_info") or {}).get("split")
         if isinstance(split, str):
             splits[split[:40]] += 1
+        style = (row["reward_model"] or {}).get("style")
+        if isinstance(style, str):
+            styles[style[:40]] += 1
+            report.answers += problem is None and style == "rule" and not _asks(row)
     report.splits = dict(splits.most_common(10))
+    report.styles = dict(styles.most_common(10))
     report.counted = next((way for way in ("characters", "tokens") if way in ways), "bytes")
 
 

@@ -63,7 +63,10 @@ def _not_parquet(job: Job, field: str, path: Path) -> Finding | None:
     """What the name and the first and last bytes tell."""
     version, suffix = job.engine.verl, path.suffix
     if suffix in (".json", ".jsonl"):
-        message = f"{field}: {path} is JSON; types of its rows are then guessed file by file"
+        message = (
+            f"{field}: {path} is JSON: verl guesses the types of its rows file by file, and its schema, number of "
+            f"rows, prompt lengths and splits are not checked here"
+        )
         if version == "0.6.1":
             return error("data-format", f"{field}: {path} is JSON; verl 0.6.1 reads parquet only", _CONVERT)
         return warning("data-format", message, _CONVERT)
@@ -129,6 +132,7 @@ def _reports(job: Job, reports: dict[Path, Report], fields: dict[Path, str]) -> 
         else:
             yield from _rows(field, path, report)
             yield from _lengths(job, field, path, report)
+            yield from _styles(job, field, path, report)
 
 
 def _rows(field: str, path: Path, report: Report) -> Iterator[Finding]:
@@ -159,6 +163,27 @@ def _lengths(job: Job, field: str, path: Path, report: Report) -> Iterator[Findi
         f"tokens ({how}); verl leaves such prompts out" + (", which would be all" if every else ""),
         "raise data.max_prompt_length, or shorten the prompts",
     )
+
+
+def _styles(job: Job, field: str, path: Path, report: Report) -> Iterator[Finding]:
+    """The ground truth is what the reward is found with: an answer for a function, the question for a model."""
+    sampled, kind = report["sampled"], job.reward.kind
+    if kind == "server" and 2 * report["answers"] > sampled:
+        yield warning(
+            "data-style",
+            f"{field}: {report['answers']} of {sampled} sampled rows of {path} have reward_model.style=rule and "
+            f"a ground truth that is not in the prompt, but with reward.kind=server the reward model scores the "
+            f"pair of ground truth and response",
+            "python -m data_prep.convert SOURCE --ground-truth question --out DIR, or reward.kind=function",
+        )
+    models = report["styles"].get("model", 0)
+    if kind == "function" and 2 * models > sampled:
+        yield warning(
+            "data-style",
+            f"{field}: {models} of {sampled} sampled rows of {path} have reward_model.style=model, whose ground "
+            f"truth is for a reward model, but reward.kind=function",
+            "python -m data_prep.convert SOURCE --ground-truth answer --out DIR, or reward.kind=server",
+        )
 
 
 def _types(readable: dict[Path, Report], train: Sequence[Path], val: Sequence[Path]) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ def row(text: str = "q", split: str | None = "train", index: Any = 0) -> dict[st
     return {
         "prompt": [{"role": "user", "content": text}],
         "data_source": "d",
-        "reward_model": {"style": "rule", "ground_truth": "1"},
+        "reward_model": {"style": "model", "ground_truth": text},
         "extra_info": {"split": split, "index": index},
     }
 
@@ -55,8 +55,35 @@ def test_good_data_passes(root: Path):
 def test_what_the_toolkit_writes_passes(tmp_path: Path):
     from data_prep.convert import main
 
-    assert main(["sample:gsm8k", "--out", str(tmp_path / "data")]) == 0
+    convert = ["sample:gsm8k", "--out", str(tmp_path / "data")]
+    assert main([*convert, "--ground-truth", "question"]) == 0
     assert findings(tmp_path) == []
+    (tmp_path / "mine.py").touch()
+    of_a_function = "reward={kind: function, function: mine.py}"
+    told = findings(tmp_path, of_a_function)
+    assert {(finding.id, finding.severity) for finding in told} == {("data-style", "warning")}
+    assert [finding.message.partition(":")[0] for finding in told] == ["data.train", "data.val"]
+    assert "--ground-truth answer" in told[0].remedy
+
+    assert main(convert) == 0
+    assert findings(tmp_path, of_a_function) == []
+    told = findings(tmp_path)
+    assert {(finding.id, finding.severity) for finding in told} == {("data-style", "warning")}
+    assert "400 of 400 sampled rows" in told[0].message
+    assert "--ground-truth question" in told[0].remedy
+
+
+def test_a_question_as_ground_truth_is_one_whatever_its_style(root: Path):
+    """Parquet files of verl's examples say style=rule, and so may those that are written for a reward model."""
+    question = "what is seven times six?"
+    good = {**row(question), "reward_model": {"style": "rule", "ground_truth": question}}
+    answer = {**row(question), "reward_model": {"style": "rule", "ground_truth": "six"}}
+    write(root / "data/train.parquet", [good] * 300)
+    assert ids(root) == set()
+    write(root / "data/train.parquet", [*[good] * 200, *[answer] * 200])
+    assert ids(root) == set()
+    write(root / "data/train.parquet", [*[good] * 100, *[answer] * 200])
+    assert ids(root) == {"warning:data-style"}
 
 
 def test_missing_files_are_left_to_check_files(tmp_path: Path):
@@ -110,6 +137,7 @@ def test_files_that_are_no_parquet(root: Path, content: bytes, told: str):
     ("version", "name", "told"),
     [
         ("0.9.1", "x.jsonl", {"warning:data-format"}),
+        ("0.9.1", "x.json", {"warning:data-format"}),
         ("0.6.1", "x.jsonl", {"error:data-format"}),
         ("0.9.1", "x.pq", {"error:data-format"}),
         ("0.6.1", "x.pq", set()),
@@ -119,6 +147,12 @@ def test_versions_take_files_by_their_names(root: Path, version: str, name: str,
     (root / "data/train.parquet").rename(root / "data" / name)
     found = ids(root, f"data.train=[data/{name}]", f"engine.verl={version}", "engine.mode=sync")
     assert found == told
+
+
+def test_what_is_not_checked_of_json_is_said(root: Path):
+    (root / "data/train.parquet").rename(root / "data/x.jsonl")
+    (found,) = findings(root, "data.train=[data/x.jsonl]")
+    assert "its schema, number of rows, prompt lengths and splits are not checked here" in found.message
 
 
 @pytest.mark.parametrize(
