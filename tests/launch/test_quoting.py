@@ -55,7 +55,7 @@ FOLDERS = itertools.count()
 
 
 def assignment(field: str, value: Any) -> str:
-    return f"{field}={json.dumps([value] if field in LISTS else value)}"
+    return f"{field}={json.dumps([value] if field in LISTS and isinstance(value, str) else value)}"
 
 
 def refusals(field: str, text: str) -> list[str]:
@@ -237,3 +237,53 @@ def test_a_resolver_stays_one_only_where_it_is_asked_for(root: Path):
 def test_the_words_of_a_script_do_not_depend_on_the_locale(tmp_path: Path):
     with tempfile.TemporaryDirectory(dir=tmp_path, prefix="日本 é") as folder:
         Script(Path(folder), {"model.path": "モデル"}).check()
+
+
+# ---- raw overrides that say something else than they look like
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("trainer.total_epochs = 15", "no spaces around =: write trainer.total_epochs=15"),
+        ("+a.b =1e-6", "no spaces around =: write +a.b=1e-6"),
+        ("a.b=1 c.d=2", "write them as two list entries"),
+        ("a.b=1 +c=2", "write them as two list entries"),
+        ("a.b=1 ~c.d", "write them as two list entries"),
+        ("--multirun", "write key=value, +key=value or ~key; flags of Hydra"),
+    ],
+)
+def test_what_is_no_override_is_told_how_to_be_one(text: str, remedy: str):
+    (finding,) = check_text(load_job("grpo", None, [assignment("overrides", [text])]))
+    assert (finding.id, finding.severity) == ("override", "error")
+    assert finding.remedy.startswith(remedy)
+    assert repr(text) in finding.message
+
+
+@pytest.mark.parametrize(
+    "text", ["+a.b='1 c.d=2'", '+a.b="x = y"', "+a.b=[x, y.z]", "+a.b={c: 1, d.e: 2}", "+a.b=some words"]
+)
+def test_spaces_and_equals_signs_in_a_value_pass(text: str):
+    assert list(check_text(load_job("grpo", None, [assignment("overrides", [text])]))) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["overrides=['+trainer.note=$PROJ']"], "overrides[0]: $PROJ"),
+        (["overrides=['+a.b=/data/$USER/x']"], "overrides[0]: $USER"),
+        (["logging.project='$PROJ'"], "logging.project: $PROJ"),
+        (["logging.experiment='a-$TAG'"], "logging.experiment: $TAG"),
+    ],
+)
+def test_nobody_expands_a_variable(words: list[str], place: str):
+    (finding,) = check_text(load_job("grpo", None, words))
+    assert (finding.id, finding.severity) == ("unexpanded", "warning")
+    assert finding.message.startswith(f"{place} is taken as it stands")
+
+
+@pytest.mark.parametrize(
+    "text", ["+a.b=${oc.env:HOME}", "+a.b=${data.train_batch_size}", "+a.b=US$5", "+a.b='^x$'"]
+)
+def test_a_dollar_that_names_no_variable(text: str):
+    assert list(check_text(load_job("grpo", None, [assignment("overrides", [text])]))) == []
