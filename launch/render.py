@@ -106,7 +106,7 @@ class _Report:
         found = [*self.problems]
         if self.reviewed is not None and not self.whole:
             told = "the rules below were checked with the defaults of the fields above"
-            found.append(warning("defaults", told, "correct those, and render again"))
+            found.append(warning("partly-checked", told, "correct those, and render again"))
         found += self.reviewed.findings if self.reviewed is not None else []
         return [replace(one, message=hide(one.message), remedy=hide(one.remedy)) for one in found]
 

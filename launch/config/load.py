@@ -113,12 +113,12 @@ def load_job(template: Template | None, path: Path | None = None, assignments: I
         data["template"] = template
     stated = data["template"]
     if template is not None and stated != template:
-        told = f"template: the job says {shortened(stated)} but --template is {template}"
+        told = f"the job says template {shortened(stated)}, --template says {template}"
         problems.append(error("template", told, "make them agree, or leave one out"))
         data["template"] = template
     elif stated is None:
-        told = "template: neither --template nor the job says which"
-        problems.append(error("template", told, f"add --template or template: one of {', '.join(TEMPLATES)}"))
+        told = "neither --template nor the job names a template"
+        problems.append(error("template", told, f"add --template with one of {', '.join(TEMPLATES)}"))
         del data["template"]
     data = {name: {} if value is None else value for name, value in data.items()}
     named = data.get("template")

@@ -126,6 +126,8 @@ def _unknown(place: Place, value: Any) -> Iterator[Finding]:
             told = instead_of(key)
             remedy = f"use the field {told}" if told else f"put it into overrides: [{key}=...]"
             yield error("field", f"{key}: no such field; it is a key of verl", remedy)
+        if (more := len(keys) - _MOST_KEYS) > 0:
+            yield error("field", f"{place[0]}: and {more} more keys of verl", "see those above")
         return
     told = instead_of(keys[0])
     if len(keys) == 1 and told is not None:

@@ -19,11 +19,9 @@ _OWN_LETTERS = set("acDeGJnNot")
 
 
 def _written_as(pattern: re.Pattern[str], what: str) -> BeforeValidator:
-    """Accept text of a pattern; a plain number is text to Slurm, too (minutes, megabytes)."""
+    """Accept text of a pattern."""
 
     def check(value: object) -> object:
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)
         if isinstance(value, str) and not pattern.fullmatch(value):
             raise ValueError(f"{value!r} is not a Slurm {what}")
         return value

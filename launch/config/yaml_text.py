@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from launch.config.base import WrittenFloat, WrittenInt
+from launch.tokens import hide
 
 # A few lines of aliases of aliases stand for billions of nodes; a job has some hundred.
 _MOST_NODES = 100_000
@@ -13,7 +14,7 @@ _MOST_DEPTH = 50
 
 
 class YamlError(ValueError):
-    """The text is no YAML that a job can be written in. The message shows none of the text."""
+    """The text is no YAML that a job can be written in. The message quotes no line of it."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -117,7 +118,7 @@ def parse_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        raise YamlError(f"{place}{error.problem or error.context}") from error
+        raise YamlError(hide(f"{place}{error.problem or error.context}")) from error
     except yaml.reader.ReaderError as error:
         raise YamlError(f"character {error.position + 1}: {error.reason}") from error
     # PyYAML lets the errors of its constructors and its recursion through.

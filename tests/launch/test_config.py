@@ -1,5 +1,6 @@
 """The job model and how it is read."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_job_file_and_set_in_this_order(tmp_path: Path):
         ("cluster: {nodes: 2, nodes: 3}", "given twice"),
         ("- a", "not a list"),
         ("a: [", "not valid YAML"),
-        ("template: dapo", "make them agree"),
+        ("template: dapo", "--template says grpo"),
         ("cluster: 3", "this is a section, not a value"),
         ("!!python/object/apply:os.system ['true']", "not valid YAML"),
     ],
@@ -220,3 +221,219 @@ def test_a_token_in_a_wrong_place_is_not_shown(field: str):
     assert len(told) == 1
     assert field in told[0]
     assert token not in told[0]
+
+
+def at(job: Job, place: str) -> object:
+    found: object = job
+    for name in place.split("."):
+        found = getattr(found, name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "value"),
+    [
+        ("container.cuda", "12.10", "12.10"),
+        ("cluster.account", "0042", "0042"),
+        ("cluster.gpu", "4090", "4090"),
+        ("cluster.partition", "7", "7"),
+        ("logging.experiment", "1e-3", "1e-3"),
+        ("name", "12", "12"),
+        ("container.env", "{OMP_NUM_THREADS: 8, A: 1.50}", {"OMP_NUM_THREADS": "8", "A": "1.50"}),
+        ("data.train", "data/train.parquet", ["data/train.parquet"]),
+        ("data.val", "[1, b]", ["1", "b"]),
+        ("cluster.modules", "singularitypro", ["singularitypro"]),
+        ("cluster.extra_sbatch", "--exclusive", ["--exclusive"]),
+        ("container.binds", "/data:/data", ["/data:/data"]),
+        ("logging.loggers", "console", ["console"]),
+        ("actor.offload", "optimizer", ["optimizer"]),
+        ("checkpoint.contents", "model", ["model"]),
+        ("overrides", "a=1", ["a=1"]),
+    ],
+)
+def test_values_as_people_write_them(place: str, text: str, value: object):
+    """A number is text where text is meant, with its own digits; one value is a list of one."""
+    assert at(load_job("grpo", None, [f"{place}={text}"]), place) == value
+
+
+@pytest.mark.parametrize("place", ["cluster.nodes", "rollout.n", "actor.lr", "data.seed", "reward.min_score"])
+def test_true_is_no_number(place: str):
+    (told,) = problems(f"{place}=true")
+    assert told.startswith(f"{place}: must be a number (got true)")
+
+
+@pytest.mark.parametrize("place", ["name", "container.env.A", "cluster.account", "cluster.modules"])
+def test_true_is_no_text(place: str):
+    assert "must be" in problems(f"{place}=true")[0]
+
+
+def test_numbers_of_a_job_are_plain():
+    job = load_job("grpo", None, ["cluster.nodes=3", "actor.lr=1e-6", "rollout.top_p=1"])
+    assert [type(one) for one in (job.cluster.nodes, job.actor.lr, job.rollout.top_p)] == [int, float, float]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "told"),
+    [
+        ("name=true", "name: must be text (got true); put it in quotes if it is text: 'true'"),
+        ("container.env.A=true", "container.env.A: must be text; put it in quotes if it is text: 'true'"),
+        ("container.env.A=", "container.env.A: must be text; write '' for an empty value"),
+        ("model=models/x", "model: this is a section, not a value (got 'models/x'); write model.path=models/x"),
+        ("engine=1", "engine: this is a section, not a value (got 1); write its fields: engine.verl, engine.mode"),
+        ("cluster=[1]", "cluster: this is a section, not a value (got a list); write its fields: cluster.nodes,"),
+        ("actor.fp8=none", "actor.fp8: must be one of blockwise, or null for bf16 (got 'none'); it is: FP8"),
+        ("engine.verl=0.9", "engine.verl: must be one of 0.6.1, 0.8.0, 0.9.1 (got 0.9); did you mean 0.9.1?"),
+        ("actor.offload=[opt]", "actor.offload.0: must be one of param, optimizer (got 'opt'); it is: what"),
+        ("cluster.gpu='h 1'", "cluster.gpu: must be letters, digits and _ . : , + @ / - without spaces or quotes"),
+        ("container.cuda=12", "container.cuda: must be two numbers with a dot, as 12.9 (got '12')"),
+        ("name='a b'", "name: must be letters, digits, dots, dashes and underscores"),
+        ("rollout.n=many", "rollout.n: must be a whole number (got 'many'); it is: responses for each prompt"),
+        ("rollout.n=0", "rollout.n: must be greater than or equal to 1 (got 0); it is: responses"),
+        ("rollout.top_p=x", "rollout.top_p: must be a number (got 'x'); it is: nucleus sampling"),
+        ("actor.dynamic_batch=oops", "actor.dynamic_batch: must be true or false (got 'oops')"),
+        ("data.val=[]", "data.val: must not be empty (got a list)"),
+        ("reward.min_score=50", "reward: min_score 50.0 must be below max_score 30.0; set both"),
+        ("cluster.time=12h", "cluster.time: '12h' is not a Slurm time; write minutes, H:MM:SS"),
+    ],
+)
+def test_an_error_says_place_value_rule_and_remedy(assignment: str, told: str):
+    (found,) = problems(assignment)
+    assert found.startswith(told)
+
+
+def test_long_values_are_cut():
+    assert (
+        max(map(len, problems(f"name={'a' * 5000}", f"rollout.n={'9' * 5000}", f"data.seed={'b' * 5000}"))) < 300
+    )
+
+
+@pytest.mark.parametrize(
+    ("assignment", "told"),
+    [
+        ("cluster.gpus=4", "did you mean cluster.gpus_per_node?"),
+        ("actor.learning_rate=1", "did you mean actor.lr?"),
+        ("rollout.tensor_model_parallel_size=2", "did you mean rollout.tensor_parallel?"),
+        ("batch=1", "known here: actor, algorithm"),
+        ("extra_sbatch=--x", "did you mean cluster.extra_sbatch?"),
+        ("train_batch_size=1", "did you mean data.train_batch_size or rehearsal.train_batch_size?"),
+        ("nam=x", "did you mean name?"),
+        ("trainer.n_gpus_per_node=8", "it is a key of verl; use the field actor.gpus_per_node"),
+        ("trainer.balance_batch=true", "put it into overrides: [trainer.balance_batch=...]"),
+        ("actor_rollout_ref.rollout.n=8", "it is a key of verl; use the field rollout.n"),
+        (
+            "actor_rollout_ref={model: {path: x}}",
+            "actor_rollout_ref.model.path: no such field; it is a key of verl",
+        ),
+        ("data.train_files=x", "data.train_files: no such field; it is a key of verl; use the field data.train"),
+        ("algorithm.adv_estimator=gae", "it is a key of verl; use the field algorithm.estimator"),
+        ("algorithm.kl_ctrl.kl_coef=1", "algorithm.kl_ctrl.kl_coef: no such field; it is a key of verl"),
+    ],
+)
+def test_an_unknown_field_is_answered_with_the_one_that_is_meant(assignment: str, told: str):
+    (found,) = problems(assignment)
+    assert told in found
+
+
+def test_the_keys_of_a_whole_section_of_verl():
+    found = problems("trainer={nnodes: 2, n_gpus_per_node: 8, foo: {bar: 1}}")
+    assert [line.partition(":")[0] for line in found] == [
+        "trainer.nnodes",
+        "trainer.n_gpus_per_node",
+        "trainer.foo.bar",
+    ]
+
+
+def test_merge_keys_and_aliases(tmp_path: Path):
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "actor: &a {offload: &list [param], lr: 1e-6}\n"
+        "critic: {<<: *a, lr: 1e-5}\n"
+        "data: {train: &files [a, b], val: *files}\n"
+    )
+    job = load_job("grpo", file, ["data.train=c"])
+    assert (job.actor.lr, job.critic.lr, job.critic.offload) == (1e-6, 1e-5, ["param"])
+    assert (job.data.train, job.data.val) == (["c"], ["a", "b"])
+    file.write_text("cluster: &c {nodes: 2}\ncontainer: *c\n")
+    with pytest.raises(JobError, match=r"container\.nodes: no such field") as caught:
+        load_job("grpo", file, ["cluster.nodes=4"])
+    assert caught.value.rest is not None
+    assert caught.value.rest.cluster.nodes == 4
+
+
+def test_what_aliases_stand_for_is_bounded(tmp_path: Path):
+    """Nine lines that stand for a billion values."""
+    lines = ["a: &a [" + ", ".join(["x"] * 10) + "]"]
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True):
+        lines.append(f"{name}: &{name} [" + ", ".join([f"*{before}"] * 10) + "]")
+    file = tmp_path / "job.yaml"
+    file.write_text("\n".join(lines))
+    started = time.monotonic()
+    with pytest.raises(JobError, match="stand for more than 100000 values"):
+        load_job("grpo", file)
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("&a [*a]", "an alias inside of what it repeats"),
+        ("[" * 60 + "]" * 60, "nested deeper"),
+        ("{a: " * 60 + "1" + "}" * 60, "nested deeper"),
+        ("{<<: 3}", "expected a mapping"),
+        ("{a: &x {b: 1}, <<: *x, <<: *x}", "write <<: "),
+    ],
+)
+def test_structures_that_no_job_has(text: str, told: str):
+    assert told in problems(f"container.env={text}")[0]
+
+
+def test_the_template_of_the_job(tmp_path: Path):
+    file = tmp_path / "job.yaml"
+    file.write_text("template: ppo\n")
+    assert load_job(None, file).algorithm.estimator == "gae"
+    assert load_job(None, None, ["template=dapo"]).rollout.n == 16
+    assert load_job("ppo", file).template == "ppo"
+    assert "--template says grpo" in problems("template=ppo")[0]
+    file.write_text("name: x\n")
+    with pytest.raises(JobError, match="add --template") as caught:
+        load_job(None, file)
+    assert [problem.id for problem in caught.value.problems] == ["template"]
+
+
+@pytest.mark.parametrize("text", ["{a: %s", "[%s", "%s: 1: 2", "!!int %s", "!!float '%s'", "'%s", "*%s", "@%s"])
+def test_a_message_about_yaml_does_not_show_the_text(tmp_path: Path, text: str):
+    token = "hf_" + "a1B2c3D4" * 4
+    file = tmp_path / "job.yaml"
+    file.write_text("name: x\nmodel: " + text % token)
+    with pytest.raises(JobError) as caught:
+        load_job("grpo", file)
+    assert token not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "assignment", ["container.env=se-cret", "container.env.X=[se-cret]", "container.env={X: {Y: se-cret}}"]
+)
+def test_values_of_variables_are_not_shown(assignment: str):
+    (told,) = problems(assignment)
+    assert told.startswith("container.env")
+    assert "se-cret" not in told
+
+
+def test_what_is_left_of_a_broken_job_comes_with_its_errors():
+    with pytest.raises(JobError) as caught:
+        load_job(
+            "ppo",
+            None,
+            [
+                "template=ppo", "rollout={n: true, tensor_parallel: 4}", "nam=x", "data.train=[a, {}]", "foo",
+                "reward={min_score: 99, gpus: 0}", "cluster.nodes=3", "container.env={A: a, B: [b]}",
+            ],
+        )  # fmt: skip
+    rest = caught.value.rest
+    assert len(caught.value.problems) == 6
+    assert rest is not None
+    assert (rest.rollout.n, rest.rollout.tensor_parallel, rest.cluster.nodes) == (1, 4, 3)
+    assert rest.container.env == {"A": "a"}
+    assert rest.data.train == ["data/train.parquet"]
+    assert rest.algorithm.estimator == "gae"
+    assert rest.reward.min_score == -40  # the section contradicts itself

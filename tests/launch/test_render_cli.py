@@ -130,3 +130,114 @@ def test_a_render_loads_no_torch(template: str, tmp_path: Path):
     command = [sys.executable, "-c", program, "--template", template]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def report(out: str) -> list[dict[str, str]]:
+    return json.loads(out)["findings"]
+
+
+def test_a_broken_field_hides_no_rule(rendered):
+    """A wrong type, an unknown key, a raw override that its field refuses, arithmetic, verl's types: one run."""
+    code, out, _ = rendered(
+        "--json",
+        "--set", "cluster.nodes=true",
+        "--set", "nam=x",
+        "--set", "data.train_batch_size=100",
+        "--set", 'overrides=["actor_rollout_ref.rollout.n=many", "a b", "trainer.balance_batch=maybe"]',
+        "-o", "nodir/run.sh",
+    )  # fmt: skip
+    assert code == 1
+    found = report(out)
+    ids = [one["id"] for one in found]
+    assert ids[:4] == ["field", "field", "output", "partly-checked"]
+    assert {"mini-batch", "override", "value-type"} < set(ids[4:])
+    assert ids.count("field") == 3
+    assert ids.count("override") == 1
+    assert all(one["id"] and one["remedy"] for one in found)
+    assert json.loads(out)["plan"] is None  # it would be the plan of another job
+
+
+@pytest.mark.parametrize(
+    ("override", "id_"),
+    [
+        ("trainer.v1.trainer_mode=sync", "plan-override"),
+        ("reward_model.enable=true", "plan-override"),
+        ("trainer.save_freq=1,2", "override"),
+        ("trainer", "override"),
+        ("actor_rollout_ref.rollout.name=trtllm", "field"),
+        ("actor_rollout_ref.actor.fsdp_config.param_offload=true", "plan-override"),
+    ],
+)
+def test_a_raw_override_is_told_once(rendered, override: str, id_: str):
+    _, out, _ = rendered("--json", "--set", f"overrides={json.dumps([override])}")
+    key = override.partition("=")[0]
+    assert [one["id"] for one in report(out) if key in one["message"]] == [id_]
+
+
+def test_a_version_without_the_mode_is_told_once(rendered):
+    _, out, _ = rendered("--json", "--set", "engine.verl=0.6.1")
+    assert [one["id"] for one in report(out) if one["severity"] == "error"] == ["engine-mode"]
+
+
+def test_raw_overrides_are_checked_with_the_fields_that_other_ones_set(rendered):
+    lengths = ["data.max_response_length=1024", "actor_rollout_ref.rollout.response_length=1024"]
+    code, _, told = rendered("--no-engine-check", "--set", f"overrides={json.dumps(lengths)}")
+    assert code == 0, told
+
+
+def test_no_message_holds_a_token(rendered, tmp_path: Path):
+    token = "hf_" + "a1B2c3D4" * 4
+    overrides = [f"+a.b={token}", f"actor_rollout_ref.rollout.n={token}", f"trainer.nnodes={token}", f"x {token}"]
+    file = tmp_path / "job.yaml"
+    for words in (
+        ["--set", token],
+        ["--set", f"name={token}: {token}: 1"],
+        ["--set", f"{token}=1"],
+        ["--set", f"cluster.{token}.x=1"],
+        ["--set", f"overrides={json.dumps(overrides)}"],
+        ["--set", f"model.path=/{token}", "-o", f"{token}/x.sh"],
+        ["--job", str(file)],
+    ):
+        file.write_text(f"model: {token}: 1")
+        for form in ([], ["--json"]):
+            code, out, told = rendered("--no-engine-check", *words, *form)
+            assert code == 1
+            assert token not in out + told, words
+
+
+def test_the_template_may_stand_in_the_job_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text("template: ppo\n")
+    assert render.main(["--job", "job.yaml", "--no-engine-check"]) == 0
+    assert capsys.readouterr().err.endswith("wrote run_ppo.sh\n")
+    with pytest.raises(SystemExit) as usage:
+        render.main(["--no-engine-check"])
+    assert usage.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [("nodir/x.sh", "no folder nodir"), (".", "is a folder"), ("a\nb", "no control characters")],
+)
+def test_places_that_take_no_script(rendered, output: str, told: str):
+    code, _, err = rendered("--no-engine-check", "-o", output)
+    assert code == 1
+    assert told in err
+
+
+def test_a_link_stays_a_link(rendered, tmp_path: Path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.sh").symlink_to("real/x.sh")
+    for _ in range(2):
+        code, _, _ = rendered("--no-engine-check", "-o", "link.sh")
+        assert code == 0
+    assert (tmp_path / "link.sh").is_symlink()
+    assert [file.name for file in (tmp_path / "real").iterdir()] == ["x.sh"]
+
+
+def test_a_closed_pipe_is_no_traceback(tmp_path: Path):
+    program = f"{sys.executable} -m launch.render --template grpo --json --no-engine-check | true"
+    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
