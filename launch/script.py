@@ -11,12 +11,13 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import launch
-from launch.binds import TOOLKIT, bind_mounts
+from launch.binds import bind_mounts
 from launch.checks.slurm import cpus_needed
 from launch.config import Job
 from launch.engines import TrainerCommand, trainer_command
 from launch.rehearsal.overrides import cpu_environment, ray_cpus
 from launch.sizing.layout import plan_layout
+from launch.toolkit import toolkit_folder
 
 _SCRIPT_HASH = re.compile(r"(?<=; script )[0-9a-f]{12}(?=\. )")
 _PLACEHOLDER = "@SCRIPT_HASH@"
@@ -75,16 +76,17 @@ def sbatch_options(job: Job, *, rehearse: bool) -> list[str]:
 
 def _environment(request: RenderRequest) -> dict[str, str]:
     job = request.job
-    variables = {
-        "PYTHONNOUSERSITE": "1",
-        "REWARD_MIN_SCORE": repr(job.reward.min_score),
-        "REWARD_MAX_SCORE": repr(job.reward.max_score),
-        "REWARD_TIMEOUT": repr(job.reward.timeout_s),
-        "REWARD_DEADLINE": repr(job.reward.deadline_s),
-    }
+    variables = {"PYTHONNOUSERSITE": "1"}
+    if job.reward.kind == "server":
+        variables |= {
+            "REWARD_MIN_SCORE": repr(job.reward.min_score),
+            "REWARD_MAX_SCORE": repr(job.reward.max_score),
+            "REWARD_TIMEOUT": repr(job.reward.timeout_s),
+            "REWARD_DEADLINE": repr(job.reward.deadline_s),
+        }
     if request.rehearse:
         variables |= cpu_environment(job.engine.verl, job.actor.strategy, job.rehearsal.rollout)
-    elif job.actor.fp8 == "blockwise":
+    elif job.actor.fp8 == "blockwise" and job.actor.strategy == "megatron":
         # verl docs/low_precision/fp8.md (0.9): Hopper wants float32 scales; Ray's workers inherit it.
         variables["NVTE_FP8_BLOCK_SCALING_FP32_SCALES"] = "1"
     return variables | job.container.env
@@ -175,7 +177,7 @@ def render_script(request: RenderRequest) -> str:
             sample_data=request.sample_data,
             sbatch=sbatch_options(job, rehearse=request.rehearse),
             project=str(request.project),
-            toolkit=str(TOOLKIT),
+            toolkit=str(toolkit_folder(request.project)),
             image=str(request.project / job.container.image),
             image_key="rehearsal.image" if request.rehearse else "container.image",
             output=str(request.project / job.output_dir),

@@ -46,6 +46,15 @@ NAMES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def outside_of_slurm(monkeypatch: pytest.MonkeyPatch):
+    """The tests themselves may run in a job."""
+    for name in [*filter(re.compile(r"(SLURM|SBATCH|APPTAINER|SINGULARITY)").match, os.environ)]:
+        monkeypatch.delenv(name)
+    for name in ("RUN_DIR", "LAUNCH_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def rendered(project: Path, *assignments: str, rehearsal: bool = True) -> str:
     job = load_job("grpo", None, assignments)
     job = rehearse(job) if rehearsal else job
@@ -366,6 +375,22 @@ def test_a25_a36_nothing_in_the_script_touches_another_job():
         assert not re.search(r'"\$RUNTIME" run', text), file.name
 
 
+def test_only_a_rehearsal_runs_without_slurm(tmp_path: Path):
+    assert "#   bash run_grpo.sh " in rendered(tmp_path)
+    assert "bash run_grpo.sh" not in rendered(tmp_path, rehearsal=False)
+
+
+def test_variables_are_set_for_the_parts_that_read_them(tmp_path: Path):
+    function = "reward={kind: function, function: mine.py}"
+    server, own = (rendered(tmp_path, *words, rehearsal=False) for words in ((), (function,)))
+    names = {"REWARD_MIN_SCORE=", "REWARD_MAX_SCORE=", "REWARD_TIMEOUT=", "REWARD_DEADLINE="}
+    assert {name for name in names if name in server} == names
+    assert {name for name in names if name in own} == set()
+    fp8 = "actor.fp8=blockwise"
+    assert "NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1" in rendered(tmp_path, fp8, rehearsal=False)
+    assert "NVTE_" not in rendered(tmp_path, fp8, "actor.strategy=fsdp2", rehearsal=False)
+
+
 def test_hand_edits_are_seen(tmp_path: Path):
     text = rendered(tmp_path)
     assert not edited_by_hand(text)
@@ -407,7 +432,7 @@ def test_a_broken_job_writes_nothing_and_says_all(tmp_path: Path):
     assert {"gpu-plan", "missing-file"} <= {finding["id"] for finding in told["findings"]}
 
 
-@pytest.mark.parametrize("output", ["/nonexistent/x.sh", ".", "a\nb.sh"])
+@pytest.mark.parametrize("output", ["/dev/null/x.sh", ".", "a\nb.sh"])
 def test_an_output_that_cannot_be_is_an_error(tmp_path: Path, output: str):
     result = command("--template", "grpo", "--rehearse", "-o", output, "--json", cwd=tmp_path)
     assert result.returncode == 1

@@ -1,7 +1,6 @@
 #!/bin/bash
 # qwen3-4b-grpo: GRPO with verl 0.9.1 (one_step_off), megatron actor, 2 nodes.
 #   sbatch run_grpo.sh     on a cluster
-#   bash run_grpo.sh       the same job on this one machine, without Slurm
 #SBATCH --job-name=qwen3-4b-grpo
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
