@@ -3,44 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from launch.checks.memory_remedies import estimate_job, shape_of, sync_remedy, training_remedy
 from launch.config import Job
 from launch.finding import Finding, error, warning
-from launch.model.shape import ModelShape, ShapeError, read_shape
-from launch.sizing.batches import expert_group, model_parallel
-from launch.sizing.layout import Layout, plan_layout
-from launch.sizing.memory import GIB, GpuMemory, MemoryEstimate, estimate, gpu_memory
+from launch.sizing.memory import GIB, GpuMemory, MemoryEstimate, gpu_memory
+
+__all__ = ["check_memory", "estimate_job"]
 
 # The CUDA context, NCCL and fragments take the rest.
 _FULL = 0.9
-
-
-def estimate_job(job: Job, project: Path) -> MemoryEstimate | None:
-    """The estimate of a job; None where a model's shape is not known or the pools do not divide (reported by other
-    rules)."""
-    layout = plan_layout(job)
-    if not _divides(job, layout):
-        return None
-    shape = _shape(project / job.model.path)
-    if shape is None:
-        return None
-    critic = _shape(project / job.critic.path) if job.critic.path is not None else None
-    return estimate(job, shape, layout, critic=critic)
-
-
-def _divides(job: Job, layout: Layout) -> bool:
-    world = layout.train_world
-    if job.actor.strategy == "megatron" and world % expert_group(job):
-        return False
-    return layout.train_nodes >= 1 and layout.train_gpus >= 1 and world % model_parallel(job) == 0
-
-
-def _shape(folder: Path) -> ModelShape | None:
-    if not folder.is_dir():
-        return None
-    try:
-        return read_shape(folder)
-    except ShapeError:
-        return None
 
 
 def check_memory(job: Job, project: Path) -> Iterator[Finding]:
@@ -60,14 +31,14 @@ def check_memory(job: Job, project: Path) -> Iterator[Finding]:
             "set cluster.gpu_memory_gb to the memory of one GPU, e.g. 80",
         )
         return
-    for finding in (*_training(job, found, gpu), *_rollout(job, found, gpu), *_reward(job, project, gpu)):
+    for finding in (*_training(job, project, found, gpu), *_rollout(job, found, gpu), *_reward(job, project, gpu)):
         if finding.severity == "error" and not gpu.sure:
             yield warning(finding.id, finding.message, f"set cluster.gpu_memory_gb; {finding.remedy}")
         else:
             yield finding
 
 
-def _training(job: Job, found: MemoryEstimate, gpu: GpuMemory) -> Iterator[Finding]:
+def _training(job: Job, project: Path, found: MemoryEstimate, gpu: GpuMemory) -> Iterator[Finding]:
     training = found.training
     parts = ", ".join(f"{name} {gib:.1f}" for name, gib in training.parts)
     if training.floor > gpu.gib:
@@ -75,14 +46,14 @@ def _training(job: Job, found: MemoryEstimate, gpu: GpuMemory) -> Iterator[Findi
             "memory-training",
             f"weights, gradients and optimizer take {training.floor:.1f} GiB on a training GPU of {gpu.gib:.1f} "
             f"GiB ({gpu.source})",
-            _spread(job),
+            training_remedy(job, project, lambda after: after.training.floor <= gpu.gib),
         )
     elif training.total > _FULL * gpu.gib:
         yield warning(
             "memory-training",
-            f"an update is estimated at {training.total:.1f} GiB on a training GPU of {gpu.gib:.1f} GiB "
-            f"({gpu.source}), with every sequence at full length: {parts}",
-            _relief(job, dict(training.parts)),
+            f"an update is estimated at {training.total:.1f} GiB, over {_FULL:.0%} of the {gpu.gib:.1f} GiB of a "
+            f"training GPU ({gpu.source}), with every sequence at full length: {parts}",
+            training_remedy(job, project, lambda after: after.training.total <= _FULL * gpu.gib),
         )
     if found.together is not None and found.together > gpu.gib:
         stays = "and the training's states beside it" if job.rollout.free_cache is False else "beside what stays"
@@ -90,27 +61,8 @@ def _training(job: Job, found: MemoryEstimate, gpu: GpuMemory) -> Iterator[Findi
             "memory-sync",
             f"the rollout takes rollout.gpu_memory_utilization={job.rollout.gpu_memory_utilization:g} of "
             f"a GPU {stays}: {found.together:.1f} of {gpu.gib:.1f} GiB",
-            "lower rollout.gpu_memory_utilization, or set actor.offload=[param,optimizer] and "
-            "rollout.free_cache=true",
+            sync_remedy(job, project, lambda after: after.together is not None and after.together <= gpu.gib),
         )
-
-
-def _spread(job: Job) -> str:
-    if job.actor.strategy == "fsdp2":
-        return "train on more GPUs"
-    return (
-        "raise actor.tensor_parallel, pipeline_parallel or (of a model with experts) expert_parallel, or the GPUs"
-    )
-
-
-def _relief(job: Job, parts: dict[str, float]) -> str:
-    batch = parts.get("activations", 0.0) + parts.get("logits", 0.0)
-    if batch < sum(parts.values()) / 2:
-        return _spread(job)
-    smaller = "actor.max_tokens_per_gpu" if job.actor.dynamic_batch else "actor.micro_batch_size_per_gpu"
-    if job.actor.recompute or (job.actor.recompute is None and job.actor.strategy == "fsdp2"):
-        return f"lower {smaller}"
-    return f"lower {smaller}, or set actor.recompute=true"
 
 
 def _rollout(job: Job, found: MemoryEstimate, gpu: GpuMemory) -> Iterator[Finding]:
@@ -138,7 +90,7 @@ def _reward(job: Job, project: Path, gpu: GpuMemory) -> Iterator[Finding]:
     """The reward server holds its whole model in bf16 on one GPU."""
     if job.reward.kind != "server" or not job.reward.gpus:
         return
-    shape = _shape(project / job.reward.model)
+    shape = shape_of(project / job.reward.model)
     weights = 2 * shape.parameters().total / GIB if shape is not None else 0.0
     if weights > gpu.gib:
         yield error(

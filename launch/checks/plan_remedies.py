@@ -1,8 +1,9 @@
 """Ways out of a plan that does not fit: values are tried, and only those that work are named."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from launch.checks.batch import batch_changes
 from launch.config import Job
@@ -46,9 +47,9 @@ def smaller_divisors(field: str, number: int) -> list[Changes]:
     return each(field, divisors(number)[1:])
 
 
-def changed(job: Job, changes: Changes) -> Job:
+def changed(job: Job, changes: Mapping[str, Any]) -> Job:
     """The job with other values."""
-    sections: dict[str, dict[str, int]] = {}
+    sections: dict[str, dict[str, Any]] = {}
     for place, value in changes.items():
         section, _, field = place.partition(".")
         sections.setdefault(section, {})[field] = value

@@ -87,8 +87,8 @@ class MemoryEstimate:
     together: float | None
     assumptions: tuple[str, ...]
 
-    def lines(self) -> list[str]:
-        """For a person: a line of numbers for each pool, and one with every assumption."""
+    def lines(self, *, assumptions: bool = False) -> list[str]:
+        """For a person: a line of numbers for each pool, and on request one with every assumption."""
         size = f" of {self.gpu.gib:.1f}" if self.gpu else ""
         parts = ", ".join(f"{name} {gib:.1f}" for name, gib in self.training.parts)
         lines = [f"training {self.training.total:.1f}{size} GiB on a GPU: {parts}"]
@@ -103,7 +103,7 @@ class MemoryEstimate:
             lines.append(f"rollout, GiB on a GPU: {text}")
         if self.together is not None:
             lines.append(f"both on one GPU while generating: {self.together:.1f}{size} GiB")
-        return [*lines, f"assumed: {'; '.join(self.assumptions)}"]
+        return [*lines, f"assumed: {'; '.join(self.assumptions)}"] if assumptions else lines
 
 
 def gpu_memory(job: Job) -> GpuMemory | None:

@@ -10,12 +10,14 @@ from itertools import groupby
 from typing import Any
 
 from launch.config import Job
+from launch.sizing.batches import model_parallel
 from launch.sizing.layout import Layout
 from launch.sizing.memory import MemoryEstimate
 
 _WIDTH = 80
 # More GPUs than these on a node are counted instead of drawn.
 _DRAWN = 16
+_NO_PLAN = "no plan to draw: the sizes do not fit on the GPUs"
 _LETTERS = {"rollout": "G", "train": "T", "both": "B", "idle": ".", "reward": "R"}
 _MEANING = {
     "reward": "reward model",
@@ -60,6 +62,16 @@ def plan_nodes(job: Job, layout: Layout) -> list[Node]:
         else _node(gpus, reward=here, train=layout.train_gpus)
         for number, here in enumerate(reward)
     ]
+
+
+def fits(job: Job, layout: Layout) -> bool:
+    """Whether there is a plan to draw: each GPU has one thing to do, and the training GPUs hold whole models."""
+    if layout.train_world < 1 or layout.train_world % model_parallel(job):
+        return False
+    if layout.rollout_gpus < 0 or layout.ray_gpus_head < 0:
+        return False
+    gpus = job.cluster.gpus_per_node
+    return all(sum(node.counts().values()) == gpus for node in plan_nodes(job, layout))
 
 
 def _ranges(nodes: list[Node]) -> list[tuple[int, int, Node]]:
@@ -119,8 +131,16 @@ def _sizes_text(job: Job, layout: Layout) -> list[str]:
     return lines
 
 
-def plan_table(job: Job, layout: Layout, estimate: MemoryEstimate | None = None) -> str:
-    """The plan as text of at most 80 columns, without a newline at its end."""
+def plan_table(
+    job: Job, layout: Layout, estimate: MemoryEstimate | None = None, *, assumptions: bool = False
+) -> str:
+    """The plan as text of at most 80 columns, without a newline at its end; a line for pools that do not fit.
+
+    Args:
+        assumptions: say what the memory estimate assumes.
+    """
+    if not fits(job, layout):
+        return _NO_PLAN
     ranges = _ranges(plan_nodes(job, layout))
     names = [f"node {first}" if first == last else f"node {first}-{last}" for first, last, _ in ranges]
     width = max(map(len, names))
@@ -131,18 +151,18 @@ def plan_table(job: Job, layout: Layout, estimate: MemoryEstimate | None = None)
     ]
     used = [role for role in _LETTERS if any(getattr(node, role) for _, _, node in ranges)]
     lines += textwrap.wrap(", ".join(f"{_LETTERS[role]} {_MEANING[role]}" for role in used), _WIDTH)
-    told = _sizes_text(job, layout) + (estimate.lines() if estimate is not None else [])
+    told = _sizes_text(job, layout) + (estimate.lines(assumptions=assumptions) if estimate is not None else [])
     for text in told:
         lines += textwrap.wrap(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     return "\n".join(lines)
 
 
 def plan_data(job: Job, layout: Layout, estimate: MemoryEstimate | None = None) -> dict[str, Any]:
-    """The same plan for a program; sizes in GiB."""
+    """The same plan for a program; sizes in GiB, and no nodes where the pools do not fit."""
     data: dict[str, Any] = {
         "nodes": [
             {"first": first, "last": last, "gpus": node.counts()}
-            for first, last, node in _ranges(plan_nodes(job, layout))
+            for first, last, node in (_ranges(plan_nodes(job, layout)) if fits(job, layout) else [])
         ],
         "training": {"gpus": layout.train_world, "strategy": job.actor.strategy, **training_sizes(job, layout)},
         "rollout": {

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from model_folders import PATHS, QWEN3_4B, QWEN3_30B_A3B, QWEN3_REWARD, model_folder, project
 
+from launch.checks.batch import check_batch
 from launch.checks.memory import check_memory, estimate_job
 from launch.config import load_job
 from launch.model.shape import read_shape
@@ -198,6 +199,39 @@ def test_messages_carry_the_numbers(tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize(
+    ("template", "assignments", "remedy"),
+    [
+        (
+            "grpo",
+            ("cluster.gpu=h100", "cluster.gpu_memory_gb=80"),
+            "set actor.micro_batch_size_per_gpu=2, or actor.recompute=true, or actor.tensor_parallel=2",
+        ),
+        # A micro batch of one is not enough there.
+        ("grpo", ("cluster.gpu_memory_gb=60", "data.max_response_length=14336", "actor.fp8=null"),
+         "set actor.micro_batch_size_per_gpu=1 and actor.recompute=true"),
+        ("grpo", ("cluster.gpu_memory_gb=80", "actor.dynamic_batch=true"),
+         "set actor.max_tokens_per_gpu=6144, or actor.recompute=true"),
+        ("ppo", ("cluster.gpu_memory_gb=135", "critic.offload=[]"),
+         "set actor.micro_batch_size_per_gpu=2, or actor.recompute=true, or critic.offload=[param,optimizer]"),
+        ("ppo", ("cluster.gpu_memory_gb=80", "actor.recompute=true"),
+         "set rollout.gpu_memory_utilization=0.6, or actor.offload=[param,optimizer]"),
+        ("ppo", ("cluster.gpu_memory_gb=80", "actor.recompute=true", "rollout.free_cache=false"),
+         "set actor.offload=[param,optimizer] and rollout.free_cache=true"),
+        ("grpo", ("cluster.gpu_memory_gb=20",), "set actor"),
+    ],
+)  # fmt: skip
+def test_a_remedy_suffices(tmp_path: Path, template, assignments, remedy):
+    root = project(tmp_path)
+    reward = "reward.max_length=null"
+    (found,) = check_memory(load_job(template, None, [*PATHS, *assignments, reward]), root)
+    assert found.remedy.startswith(remedy)
+    for way in found.remedy.removeprefix("set ").split(", or "):
+        after = load_job(template, None, [*PATHS, *assignments, reward, *way.split(" and ")])
+        assert found.id not in {one.id for one in check_memory(after, root)}, way
+        assert [one for one in check_batch(after) if one.severity == "error"] == []
+
+
 def test_a_reward_model_that_is_too_large(tmp_path: Path):
     project(tmp_path)
     model_folder(
@@ -223,7 +257,7 @@ def test_nothing_is_said_where_other_rules_speak(tmp_path: Path, assignments):
 def test_every_assumption_is_a_line(tmp_path: Path):
     shape = read_shape(project(tmp_path) / "models/policy")
     job = load_job("grpo", None, ["cluster.gpu=a100", "actor.dynamic_batch=true", "engine.mode=sync"])
-    told = "\n".join(estimate(job, shape, plan_layout(job)).lines())
+    told = "\n".join(estimate(job, shape, plan_layout(job)).lines(assumptions=True))
     for words in (
         "40.0 GiB a GPU: the smallest usual A100",
         "a micro batch of 16384 tokens",

@@ -11,7 +11,7 @@ from model_folders import PATHS, project
 from launch.checks.memory import estimate_job
 from launch.config import load_job
 from launch.sizing.layout import plan_layout
-from launch.sizing.plan_table import plan_data, plan_nodes, plan_table
+from launch.sizing.plan_table import fits, plan_data, plan_nodes, plan_table
 
 
 def table(*assignments: str) -> str:
@@ -101,6 +101,29 @@ def test_every_gpu_of_a_legal_plan_is_drawn_once(nodes: int, gpus: int, mode: st
     assert max(map(len, told.splitlines())) <= 80
     drawn = plan_nodes(job, layout)
     assert len(drawn) == nodes
-    if layout.train_gpus >= 1 and layout.rollout_gpus >= 0 and reward < gpus:
+    if fits(job, layout):
         assert all(sum(node.counts().values()) == gpus for node in drawn)
         assert sum(node.idle for node in drawn) == layout.idle_gpus
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        ("reward.gpus=5", "cluster.gpus_per_node=4"),
+        ("actor.pipeline_parallel=3", "actor.gpus_per_node=8"),
+        ("cluster.nodes=1", "rollout.gpus_per_node=4", "actor.gpus_per_node=6"),
+        ("actor.gpus_per_node=9",),
+        ("rollout.nodes=2",),
+    ],
+)
+def test_no_table_of_a_plan_that_does_not_fit(assignments):
+    assert table(*assignments) == "no plan to draw: the sizes do not fit on the GPUs"
+    job = load_job("grpo", None, assignments)
+    assert plan_data(job, plan_layout(job))["nodes"] == []
+
+
+def test_assumptions_are_told_on_request(tmp_path: Path):
+    job = load_job("grpo", None, [*PATHS, "cluster.gpu=h200"])
+    found = estimate_job(job, project(tmp_path))
+    assert "assumed:" not in plan_table(job, plan_layout(job), found)
+    assert "assumed:" in plan_table(job, plan_layout(job), found, assumptions=True)
