@@ -24,6 +24,7 @@ from launch.script import edited_by_hand
 from launch.sizing.layout import plan_layout
 from launch.sizing.plan_table import plan_data, plan_table
 from launch.tokens import hide
+from launch.toolkit import place_toolkit, toolkit_folder
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -159,16 +160,26 @@ def _render(args: argparse.Namespace) -> _Report:
         return _Report(problems, None, whole)
     name = "run.sh" if output == "-" else Path(output).name
     engine = EngineCheck(not args.no_engine_check, args.verl_source)
-    reviewed = review(job, Path.cwd(), name, rehearse=args.rehearse, engine=engine)
-    if problems or not reviewed.good or reviewed.script is None or args.check_only:
-        return _Report(problems, reviewed, whole)
-    if output == "-":
-        print(reviewed.script, end="")
+
+    def look(job: Job) -> Review:
+        return review(job, Path.cwd(), name, rehearse=args.rehearse, engine=engine)
+
+    reviewed = look(job)
+    if problems or not reviewed.good or args.check_only:
         return _Report(problems, reviewed, whole)
     try:
-        _write(output, reviewed.script)
+        before = toolkit_folder(Path.cwd())
+        if place_toolkit(Path.cwd()) != before:
+            reviewed = look(job)  # the script names the copy that is there now
+        script = str(reviewed.script)
+        if output == "-":
+            print(script, end="")
+            return _Report(problems, reviewed, whole)
+        _write(output, script)
+    except BrokenPipeError:
+        raise
     except OSError as wrong:
-        told = error("output", f"-o {output}: cannot be written: {wrong.strerror}", "use another place")
+        told = error("output", f"-o {output}: cannot be written: {wrong}", "use another place")
         return _Report([told], reviewed, whole)
     return _Report(problems, reviewed, whole, output)
 

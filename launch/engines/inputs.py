@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.binds import TOOLKIT
 from launch.config import Job
 from launch.engines.hydra_text import Resolved, Value
+from launch.toolkit import toolkit_folder
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def inputs_of(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
     In a rehearsal the policy, and with `sample_data` the data, are made in the run directory by the job.
     """
     if job.reward.kind == "server":
-        function = str(TOOLKIT / "reward" / "client.py")
+        function = str(toolkit_folder(project) / "reward" / "client.py")
         name = "compute_score"
     else:
         function = str(project / str(job.reward.function))

@@ -1,6 +1,8 @@
 """`python -m launch.render`: everything that is wrong at once, the plan, the engine's own configuration."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import render
+from launch.toolkit import TOOLKIT
 
 
 def run(
@@ -241,3 +244,27 @@ def test_a_closed_pipe_is_no_traceback(tmp_path: Path):
     program = f"{sys.executable} -m launch.render --template grpo --json --no-engine-check | true"
     done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_an_installed_toolkit_is_copied_once_a_script_is_written(tmp_path: Path):
+    """From site-packages a job would see the host's packages, too."""
+    folder, project = tmp_path / "site-packages", tmp_path / "project"
+    project.mkdir()
+    for package in ("launch", "reward", "data_prep", "converters", "singularity"):
+        shutil.copytree(TOOLKIT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "launch.render", "--template", "grpo", "--no-engine-check"]
+
+    def run_in_project(*words: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        return subprocess.run(
+            [*command, *words], cwd=project, env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert run_in_project("--set", "rollout.n=0").returncode == 1
+    assert run_in_project("--check-only").returncode == 0
+    assert [*project.iterdir()] == []
+    done = run_in_project()
+    assert done.returncode == 0, done.stderr
+    (copy,) = (project / ".launch-toolkit").iterdir()
+    text = (project / "run_grpo.sh").read_text()
+    assert f"reward.custom_reward_function.path={copy}/reward/client.py" in text
