@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.supervisor.training_log import Step, latest_checkpoint, read_steps
+from launch.supervisor.verdict import EXIT_CODES
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
@@ -31,7 +32,9 @@ def find_run(what: str | None, below: Path) -> Path:
         NoRunError: naming what was looked for and where.
     """
     if what is not None and Path(what).is_dir():
-        if not any((Path(what) / name).exists() for name in ("manifest.json", "verdict.json", "logs")):
+        if not any(
+            any(Path(what).glob(name)) for name in ("manifest.json", "verdict.json", "logs", "failed-*.json")
+        ):
             raise NoRunError(f"{what} is not a run directory, or its job has not started: no manifest.json in it")
         return Path(what)
     pattern = "*/run-*" if what is None else f"*/run-{what}"
@@ -70,12 +73,20 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
+def _noted(run_dir: Path) -> dict[str, Any]:
+    """A failure that a node noted where the head could not even begin; {} without one."""
+    notes = [_read_json(file) for file in sorted(run_dir.glob("failed-*.json"))]
+    causes = [note for note in notes if note.get("exit_code") != EXIT_CODES["cancelled"]]
+    return {"state": "failed", **(causes or notes)[0]} if notes else {}
+
+
 def summarize(run_dir: Path) -> dict[str, Any]:
-    """State, steps and rewards of a run: from its verdict when it ended, else from the trainer's log.
+    """State, steps and rewards of a run: from its verdict when it ended, else from what nodes noted and the
+    trainer's log.
 
     `reward_first` and `reward_last` are means over the first and last tenth of the steps (at least one step).
     """
-    verdict = _read_json(run_dir / "verdict.json")
+    verdict = _read_json(run_dir / "verdict.json") or _noted(run_dir)
     manifest = _read_json(run_dir / "manifest.json")
     logs = sorted(Path(manifest.get("logs", run_dir / "logs")).glob("*-trainer.log"))
     steps: list[Step] = read_steps(logs[0]) if logs else []

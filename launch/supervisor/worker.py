@@ -51,6 +51,7 @@ def _another_failed(settings: Settings) -> bool:
 def _read_rendezvous(settings: Settings, cancelled: Callable[[], Optional[int]]) -> Optional[Dict[str, Any]]:
     """Where the head is, or None when it has ended before it could say so."""
     deadline = time.monotonic() + settings.join_s
+    over: Optional[float] = None
     while cancelled() is None:
         if settings.run_dir.is_dir() and settings.rendezvous in settings.run_dir.iterdir():
             with contextlib.suppress(FileNotFoundError):  # the head removes it at its end
@@ -58,7 +59,9 @@ def _read_rendezvous(settings: Settings, cancelled: Callable[[], Optional[int]])
                 if isinstance(data, dict):
                     return data
         elif _verdict_is_out(settings):
-            return None
+            over = over or time.monotonic()
+            if time.monotonic() - over > _SEEN_S:  # no remembered listing of an earlier attempt
+                return None
         if time.monotonic() > deadline:
             seen = "exists" if settings.run_dir.is_dir() else "does not exist"
             raise _failed(

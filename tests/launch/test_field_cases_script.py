@@ -305,7 +305,10 @@ def test_a27_a_waiting_node_is_ended_without_a_code_of_its_own(
 
 
 @pytest.mark.parametrize("what", ["no head", "gone between", "refused", "breaks"])
-def test_a27_a_node_that_comes_after_the_end_is_no_failure(tmp_path: Path, what: str):
+def test_a27_a_node_that_comes_after_the_end_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+):
+    monkeypatch.setattr(worker, "_SEEN_S", 0.3)
     settings = waiting(tmp_path)
     write_verdict(tmp_path, state="failed", started=0.0, failure=None, training={})
     if what == "no head":

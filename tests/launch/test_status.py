@@ -38,6 +38,16 @@ def test_a_failed_job_says_why(run_dir: Path):
     assert "checkpoint /c/global_step_20" in shown
 
 
+def test_a_job_whose_head_could_not_begin(tmp_path: Path):
+    """The script's own note of a path that a node lacks, without a verdict."""
+    for node, code in (("n1", 143), ("n2", 20)):
+        note = {"component": "setup", "node": node, "cause": "no /x on this node", "exit_code": code}
+        (tmp_path / f"failed-{node}.json").write_text(json.dumps(note))
+    shown = table(summarize(find_run(str(tmp_path), tmp_path)))
+    assert "state      failed" in shown
+    assert "failed     setup on n2: no /x on this node" in shown
+
+
 def test_runs_are_found_by_path_job_id_or_age(run_dir: Path, tmp_path: Path):
     outputs = tmp_path / "outputs"
     assert find_run(str(run_dir), outputs) == run_dir
