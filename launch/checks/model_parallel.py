@@ -8,6 +8,7 @@ from launch.model.shape import ModelShape
 
 # Raw overrides that give the pipeline's stages other numbers of layers (megatron.core TransformerConfig).
 _UNEVEN_STAGES = ("pipeline_stage", "in_pipeline_split", "pipeline_model_parallel_layout", "virtual_pipeline")
+_ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 # Block of the FP8 weight scales, in Transformer Engine, vLLM and SGLang.
 _FP8_BLOCK = 128
 
@@ -16,10 +17,11 @@ def _divisors(number: int, most: int = 64) -> str:
     return ", ".join(str(size) for size in range(1, min(number, most) + 1) if number % size == 0)
 
 
-def _heads(shape: ModelShape, size: int, field: str, where: str) -> Iterator[Finding]:
-    """Query heads split evenly; key heads split evenly or are copied evenly."""
-    fits = [n for n in range(1, shape.heads + 1) if shape.heads % n == 0 and not _uneven(shape.kv_heads, n)]
-    remedy = f"set {field} to one of {', '.join(map(str, fits))}"
+def _heads(
+    shape: ModelShape, size: int, field: str, where: str, widths: tuple[int, ...] = ()
+) -> Iterator[Finding]:
+    """Query heads split evenly; key heads split evenly or are copied evenly. Other `widths` limit the remedy."""
+    remedy = f"set {field} to one of {_tensor_sizes(shape, widths)}"
     if shape.heads % size:
         yield error("model-heads", f"{field}={size} does not divide the {shape.heads} heads of {where}", remedy)
     elif _uneven(shape.kv_heads, size):
@@ -28,6 +30,22 @@ def _heads(shape: ModelShape, size: int, field: str, where: str) -> Iterator[Fin
             f"{field}={size}: the {shape.kv_heads} key-value heads of {where} neither divide by it nor divide it",
             remedy,
         )
+
+
+def _tensor_sizes(shape: ModelShape, widths: tuple[int, ...]) -> str:
+    """Sizes that divide the heads and the widths."""
+    fits = [n for n in range(1, shape.heads + 1) if shape.heads % n == 0 and not _uneven(shape.kv_heads, n)]
+    return ", ".join(str(n) for n in fits if not any(width % n for width in widths))
+
+
+def _widths_of(job: Job, shape: ModelShape) -> dict[str, int]:
+    """What the actor's tensor parallel size divides beside the heads."""
+    widths = {"intermediate_size": shape.ffn if shape.dense_layers else 0}
+    widths["width of the shared experts"] = shape.shared_ffn
+    # Later versions build the model by Megatron-Bridge, which pads the vocabulary.
+    if job.engine.verl == "0.6.1":
+        widths["vocabulary, which verl 0.6.1 does not pad,"] = shape.vocab
+    return widths
 
 
 def _uneven(kv_heads: int, size: int) -> bool:
@@ -45,7 +63,8 @@ def check_actor_sizes(job: Job, shape: ModelShape, where: str) -> Iterator[Findi
     if actor.strategy == "fsdp2":
         yield from _heads(shape, actor.context_parallel, "actor.context_parallel", where)
         return
-    yield from _heads(shape, actor.tensor_parallel, "actor.tensor_parallel", where)
+    widths = tuple(_widths_of(job, shape).values())
+    yield from _heads(shape, actor.tensor_parallel, "actor.tensor_parallel", where, widths)
     yield from _layers(job, shape, where)
     yield from _widths(job, shape, where)
     yield from _experts(job, shape, where)
@@ -56,7 +75,10 @@ def check_actor_sizes(job: Job, shape: ModelShape, where: str) -> Iterator[Findi
 
 def _layers(job: Job, shape: ModelShape, where: str) -> Iterator[Finding]:
     stages = job.actor.pipeline_parallel
-    if shape.layers % stages and not any(word in text for text in job.overrides for word in _UNEVEN_STAGES):
+    given = [text for text in job.overrides if any(word in text for word in _UNEVEN_STAGES)]
+    if given:
+        yield from _uneven_layers(given, stages, shape.layers, where)
+    elif shape.layers % stages:
         yield error(
             "model-layers",
             f"actor.pipeline_parallel={stages} does not divide the {shape.layers} layers of {where}",
@@ -65,24 +87,55 @@ def _layers(job: Job, shape: ModelShape, where: str) -> Iterator[Finding]:
         )
 
 
+def _uneven_layers(given: list[str], stages: int, layers: int, where: str) -> Iterator[Finding]:
+    """Layers of the first and last stage by raw overrides; any other way of uneven stages is left to Megatron.
+
+    Source: megatron-core 0.16.1 transformer_config.py: the stages between share the other layers evenly.
+    """
+    role = "critic." if where.startswith("critic.") else "actor_rollout_ref.actor."
+    ends: dict[str, int] = {}
+    for text in given:
+        key, _, value = text.partition("=")
+        key = key.lstrip("+")
+        if not key.startswith(("critic.", "actor_rollout_ref.")):
+            return
+        if key.startswith(role):
+            name = key.rpartition(".")[2]
+            if name not in _ENDS or not value.strip().isdecimal():
+                return
+            ends[name] = int(value)
+    if not ends or _fills(layers - sum(ends.values()), stages - len(ends)):
+        return
+    numbers = range(1, min(layers, 256))
+    pairs = ((one, two) for one in numbers for two in (numbers if len(ends) == 2 else (0,)))
+    wanted = tuple(ends.values())
+    fitting = [pair for pair in pairs if _fills(layers - sum(pair), stages - len(ends))]
+    nearest = min(
+        fitting, key=lambda pair: sum((a - b) ** 2 for a, b in zip(pair, wanted, strict=False)), default=()
+    )
+    named = " and ".join(f"{name}={value}" for name, value in zip(ends, nearest, strict=False))
+    yield error(
+        "model-layers",
+        f"{', '.join(f'{name}={value}' for name, value in ends.items())}: {layers - sum(wanted)} of the {layers} "
+        f"layers of {where} are left for {stages - len(ends)} of actor.pipeline_parallel={stages} stages",
+        f"set {named}" if named else f"lower actor.pipeline_parallel to one of {_divisors(layers)}",
+    )
+
+
+def _fills(layers: int, stages: int) -> bool:
+    return layers == stages == 0 or (layers > 0 and stages > 0 and layers % stages == 0)
+
+
 def _widths(job: Job, shape: ModelShape, where: str) -> Iterator[Finding]:
-    size = job.actor.tensor_parallel
-    dense = shape.ffn if shape.dense_layers else 0
-    for name, width in (("intermediate_size", dense), ("width of the shared experts", shape.shared_ffn)):
+    size, widths = job.actor.tensor_parallel, _widths_of(job, shape)
+    fitting = _tensor_sizes(shape, tuple(widths.values()))
+    for name, width in widths.items():
         if width % size:
             yield error(
                 "model-width",
                 f"actor.tensor_parallel={size} does not divide the {name} {width} of {where}",
-                f"set it to one of {_divisors(width)}",
+                f"set it to one of {fitting}",
             )
-    # Later versions build the model by Megatron-Bridge, which pads the vocabulary.
-    if job.engine.verl == "0.6.1" and shape.vocab % size:
-        yield error(
-            "model-width",
-            f"actor.tensor_parallel={size} does not divide the vocabulary of {shape.vocab} of {where}, which verl "
-            "0.6.1 does not pad",
-            f"set it to one of {_divisors(shape.vocab)}",
-        )
 
 
 def _experts(job: Job, shape: ModelShape, where: str) -> Iterator[Finding]:

@@ -35,20 +35,22 @@ def _actor_fp8(job: Job) -> Iterator[Finding]:
     if job.actor.fp8 != "blockwise" or job.actor.strategy != "megatron":
         return
     way_out = "set actor.fp8=null to train in bf16"
-    if gpu is not None and gpu.fp8_blockwise != "native":
+    wrong_gpu = gpu is not None and gpu.fp8_blockwise != "native"
+    wrong_cuda = cuda is not None and cuda < (12, 9)
+    if gpu is not None and wrong_gpu:
         yield error(
             "fp8-gpu",
             f"actor.fp8=blockwise needs a Hopper GPU (compute capability 9.0); cluster.gpu={job.cluster.gpu} is "
             f"{gpu.name} with {gpu.capability_text}",
             way_out,
         )
-    if cuda is not None and cuda < (12, 9):
+    if wrong_cuda:
         yield error(
             "fp8-cuda",
             f"actor.fp8=blockwise needs CUDA 12.9 or newer; container.cuda={job.container.cuda}",
             f"{way_out}, or use an image with CUDA 12.9",
         )
-    if gpu is None or cuda is None:
+    if (gpu is None or cuda is None) and not (wrong_gpu or wrong_cuda):
         unknown = [name for name, known in (("cluster.gpu", gpu), ("container.cuda", cuda)) if known is None]
         yield warning(
             "fp8-unknown",

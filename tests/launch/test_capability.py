@@ -97,6 +97,11 @@ def test_c26_blockwise_fp8_needs_cuda_12_9(cuda: str, broken: bool):
     assert ("fp8-cuda" in findings("cluster.gpu=h100", f"container.cuda='{cuda}'")) == broken
 
 
+def test_one_cause_is_told_once():
+    assert "fp8-unknown" not in findings("cluster.gpu=a100")
+    assert "fp8-unknown" not in findings("container.cuda='12.8'")
+
+
 @pytest.mark.parametrize(
     ("assignments", "told"),
     [

@@ -67,6 +67,44 @@ def test_c04_c26_sizes_of_a_dense_model(tmp_path: Path, assignments, broken):
 
 
 @pytest.mark.parametrize(
+    ("stages", "first", "last", "remedy"),
+    [
+        (8, 1, None, None),  # 35 = 7*5
+        (8, 2, None, "set num_layers_in_first_pipeline_stage=1"),
+        (8, 3, 3, None),  # 30 = 6*5
+        (8, 4, 4, "set num_layers_in_first_pipeline_stage=3 and num_layers_in_last_pipeline_stage=3"),
+        (4, 10, None, "set num_layers_in_first_pipeline_stage=9"),  # an even split that the override breaks
+        (2, 18, 18, None),
+        (2, 10, 10, "set num_layers_in_first_pipeline_stage="),
+        (1, 3, 3, "lower actor.pipeline_parallel to one of 1, 2, 3"),
+    ],
+)
+def test_layers_of_uneven_stages(tmp_path: Path, stages: int, first: int, last: int | None, remedy: str | None):
+    section = "+actor_rollout_ref.actor.megatron.override_transformer_config.num_layers_in"
+    texts = [f"{section}_first_pipeline_stage={first}"]
+    texts += [f"{section}_last_pipeline_stage={last}"] if last else []
+    found = findings(project(tmp_path), f"actor.pipeline_parallel={stages}", f"overrides={json.dumps(texts)}")
+    assert [one.id for one in found] == (["model-layers"] if remedy else [])
+    for one in found:
+        assert one.remedy.startswith(remedy or "")
+    other = json.dumps(["+actor_rollout_ref.actor.megatron.override_transformer_config="
+                        "{num_layers_in_first_pipeline_stage: 2}"])  # fmt: skip
+    assert ids(tmp_path, "actor.pipeline_parallel=8", f"overrides={other}") == set()
+
+
+def test_a_size_that_is_proposed_fits_heads_and_widths(tmp_path: Path):
+    root = project(tmp_path, {**QWEN3_4B, "intermediate_size": 4 * 19 * 128})
+    found = findings(root, "actor.tensor_parallel=3", "actor.fp8=null")
+    assert {one.id: one.remedy.rpartition("one of ")[2] for one in found} == {
+        "model-heads": "1, 2, 4, 8, 16, 32",
+        "model-width": "1, 2, 4, 8, 16, 32",
+    }
+    root = project(tmp_path, {**QWEN3_4B, "intermediate_size": 9724})
+    (found,) = findings(root, "actor.tensor_parallel=8", "actor.fp8=null")
+    assert found.remedy == "set it to one of 1, 2, 4"
+
+
+@pytest.mark.parametrize(
     ("assignments", "broken"),
     [
         # 128 experts 768 wide, 32 heads, 4 key-value heads, 48 layers, no dense layer: 2*8 training GPUs.
