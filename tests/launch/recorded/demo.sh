@@ -1,10 +1,10 @@
 #!/bin/bash
 # demo: GRPO with verl 0.9.1 (one_step_off), megatron actor, 1 node.
 #   sbatch run_grpo.sh     on a cluster
-#   bash run_grpo.sh       the same job on this one machine, without Slurm
 #SBATCH --job-name=demo
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=32
 #SBATCH --gpus-per-node=8
 #SBATCH --time=12:00:00
 #SBATCH --no-requeue
@@ -47,7 +47,7 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
     exec "$@"
   }
   PYTHON=python3
-  START=(srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=0 --export=ALL --mpi=none
+  START=(srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=32 --kill-on-bad-exit=1 --wait=0 --export=ALL --mpi=none
     bash -c "$(declare -f on_node); on_node \"\$@\"" on_node "$RUN_DIR" "$IMAGE" /project /toolkit --
     "$RUNTIME" exec --nv --pwd "$PROJECT"
     --bind /project

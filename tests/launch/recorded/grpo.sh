@@ -1,10 +1,10 @@
 #!/bin/bash
 # qwen3-4b-grpo: GRPO with verl 0.9.1 (one_step_off), megatron actor, 2 nodes.
 #   sbatch run_grpo.sh     on a cluster
-#   bash run_grpo.sh       the same job on this one machine, without Slurm
 #SBATCH --job-name=qwen3-4b-grpo
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=64
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --partition=gpu
 #SBATCH --time=12:00:00
@@ -56,7 +56,7 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
     exec "$@"
   }
   PYTHON=python3
-  START=(srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=0 --export=ALL --mpi=none
+  START=(srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 --kill-on-bad-exit=1 --wait=0 --export=ALL --mpi=none
     bash -c "$(declare -f on_node); on_node \"\$@\"" on_node "$RUN_DIR" "$IMAGE" /project /toolkit --
     "$RUNTIME" exec --nv --pwd "$PROJECT"
     --bind /project
