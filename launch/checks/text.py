@@ -47,8 +47,7 @@ def _glued(spaced: re.Match[str]) -> str:
 def _unexpanded(place: str, text: str) -> Iterator[Finding]:
     found = _VARIABLE.search(text)
     if found is not None:
-        yield warning(
-            "unexpanded",
-            f"{place}: {found.group()} is taken as it stands: no shell reads it",
-            f"write its value, or ${{oc.env:{found.group()[1:]}}} in an override to have it read in the job",
-        )
+        remedy = "write its value"
+        if place.startswith("overrides"):
+            remedy += f", or ${{oc.env:{found.group()[1:]}}} to have it read in the job"
+        yield warning("unexpanded", f"{place}: {found.group()} is taken as it stands: no shell reads it", remedy)
