@@ -1,5 +1,7 @@
 """The pools fit on the allocation and divide by the parallel sizes."""
 
+import itertools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -162,9 +164,6 @@ def _models(job: Job, layout: Layout) -> Iterator[Broken]:
         sizes = sizes[2:]
     fields = [f"actor.{name}" for name in sizes]
     smaller = [smaller_divisors(field, getattr(actor, name)) for field, name in zip(fields, sizes, strict=True)]
-    combined: list[dict[str, int]] = [{}]
-    for field, name in zip(fields, sizes, strict=True):
-        combined = [{**changes, field: part} for changes in combined for part in divisors(getattr(actor, name))]
     if world % size:
         named = "actor.context_parallel"
         if actor.strategy == "megatron":
@@ -173,17 +172,20 @@ def _models(job: Job, layout: Layout) -> Iterator[Broken]:
             "train-parallel",
             f"{pool} are not divisible by {named} = {size}",
             (_down("actor.gpus_per_node", layout.train_room), *smaller, _larger(job)[1]),
-            last=tuple(sorted(combined, key=lambda changes: -_product(changes))),
+            last=_smaller_together(job, fields, world),
         )
     elif actor.strategy == "megatron" and world % expert_group(job):
         yield _experts(job, pool, world)
 
 
-def _product(changes: dict[str, int]) -> int:
-    product = 1
-    for value in changes.values():
-        product *= value
-    return product
+def _smaller_together(job: Job, fields: list[str], world: int) -> Iterator[dict[str, int]]:
+    """Divisors of several sizes at once that divide the GPUs, the largest product first."""
+    parts = [divisors(getattr(job.actor, field.removeprefix("actor."))) for field in fields]
+    small = ([size for size in sizes if size <= _MOST_GPUS] for sizes in parts)
+    for sizes in sorted(itertools.product(*small), key=math.prod, reverse=True):
+        if world % math.prod(sizes) == 0:
+            now = zip(fields, sizes, parts, strict=True)
+            yield {field: size for field, size, (largest, *_) in now if size != largest}
 
 
 def _experts(job: Job, pool: str, world: int) -> Broken:
