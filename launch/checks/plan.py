@@ -75,7 +75,7 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
         has = f"takes all {gpus} GPUs of" if head == 0 else f"is more than the {gpus} GPUs of"
         yield Broken(
             "gpu-plan",
-            f"reward.gpus={layout.reward_gpus} {has} the head node, and the training needs some there",
+            f"reward.gpus={layout.reward_gpus} {has} the head node, where generation needs some, too",
             (each("reward.gpus", [1] if gpus > 1 else []), _NO_REWARD_GPU, _larger(job)[0]),
         )
     elif layout.train_gpus < 1 or layout.train_nodes < 1:

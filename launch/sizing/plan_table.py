@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from launch.config import Job
-from launch.sizing.batches import model_parallel
+from launch.sizing.batches import expert_group, model_parallel
 from launch.sizing.layout import Layout
 from launch.sizing.memory import MemoryEstimate
 
@@ -65,10 +65,13 @@ def plan_nodes(job: Job, layout: Layout) -> list[Node]:
 
 
 def fits(job: Job, layout: Layout) -> bool:
-    """Whether there is a plan to draw: each GPU has one thing to do, and the training GPUs hold whole models."""
+    """Whether there is a plan to draw: each GPU has one thing to do, and models and engines are whole."""
     if layout.train_world < 1 or layout.train_world % model_parallel(job):
         return False
-    if layout.rollout_gpus < 0 or layout.ray_gpus_head < 0:
+    if job.actor.strategy == "megatron" and layout.train_world % expert_group(job):
+        return False
+    engines = layout.train_gpus if job.engine.mode == "sync" else layout.rollout_gpus
+    if layout.ray_gpus_head < 0 or engines < 1 or engines % job.rollout.tensor_parallel:
         return False
     gpus = job.cluster.gpus_per_node
     return all(sum(node.counts().values()) == gpus for node in plan_nodes(job, layout))

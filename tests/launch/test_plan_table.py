@@ -57,8 +57,9 @@ def test_nodes(assignments, drawn):
 
 
 def test_sizes_of_a_model_with_experts():
-    told = table("cluster.nodes=3", "rollout.nodes=1", "actor.tensor_parallel=4", "actor.expert_parallel=8")
-    assert "training: 16 GPUs = TP 4 x PP 2 x CP 1 x DP 2 (megatron); experts: EP 8 x TP 4" in told
+    sizes = ("actor.tensor_parallel=4", "actor.expert_parallel=2")
+    told = table("cluster.nodes=3", "rollout.nodes=1", *sizes)
+    assert "training: 16 GPUs = TP 4 x PP 2 x CP 1 x DP 2 (megatron); experts: EP 2 x TP 4" in told
     assert "(fsdp2)" in table("actor.strategy=fsdp2", "actor.fp8=null")
 
 
@@ -114,6 +115,9 @@ def test_every_gpu_of_a_legal_plan_is_drawn_once(nodes: int, gpus: int, mode: st
         ("cluster.nodes=1", "rollout.gpus_per_node=4", "actor.gpus_per_node=6"),
         ("actor.gpus_per_node=9",),
         ("rollout.nodes=2",),
+        ("rollout.tensor_parallel=2",),
+        ("engine.mode=sync", "rollout.tensor_parallel=8"),
+        ("actor.expert_parallel=3",),
     ],
 )
 def test_no_table_of_a_plan_that_does_not_fit(assignments):
