@@ -36,7 +36,7 @@ def check_gpus(job: Job, *, rehearse: bool, project: Path | None = None) -> Iter
     heads = _heads(job, project)
     found = broken_rules(job, heads)
     for one in found:
-        yield error(one.id, one.message, remedy_of(job, one, lambda other: not broken_rules(other, heads)))
+        yield error(one.id, one.message, remedy_of(job, one, lambda other: broken_rules(other, heads)))
     if not found and not rehearse:
         yield from _idle(job, plan_layout(job))
 
@@ -77,6 +77,7 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
             "gpu-plan",
             f"reward.gpus={layout.reward_gpus} {has} the head node, where generation needs some, too",
             (each("reward.gpus", [1] if gpus > 1 else []), _NO_REWARD_GPU, _larger(job)[0]),
+            part="reward",
         )
     elif layout.train_gpus < 1 or layout.train_nodes < 1:
         yield Broken(
@@ -88,6 +89,7 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
                 _down("rollout.nodes", nodes - 1) if layout.train_nodes < 1 else (),
                 *_larger(job),
             ),
+            part="training",
         )
     elif layout.rollout_gpus > head:
         yield Broken(
@@ -95,6 +97,7 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
             f"rollout.gpus_per_node={layout.rollout_gpus} but the head node has {head} of its {gpus} GPUs left "
             f"beside the reward server's {layout.reward_gpus}",
             (_down("rollout.gpus_per_node", head), _NO_REWARD_GPU, *_larger(job)),
+            part="rollout",
         )
     elif one_step_off and layout.rollout_gpus < 1:
         yield Broken(
@@ -102,6 +105,7 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
             f"no GPU is left for the rollout: {nodes} nodes of {gpus} GPUs, reward {layout.reward_gpus}, training "
             f"{layout.train_nodes} nodes of {layout.train_gpus}",
             (_down("actor.gpus_per_node", layout.train_gpus - 1), *_larger(job)),
+            part="no rollout",
         )
     elif nodes == 1 and one_step_off and layout.rollout_gpus + layout.train_gpus > head:
         yield Broken(
@@ -113,6 +117,7 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
                 _down("actor.gpus_per_node", layout.train_gpus - 1),
                 _larger(job)[1],
             ),
+            part="one node",
         )
     elif layout.train_gpus > layout.train_room and not (nodes == 1 and one_step_off):
         yield Broken(
@@ -123,6 +128,7 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
                 _down("actor.gpus_per_node", layout.train_room),
                 _NO_REWARD_GPU if layout.train_room < gpus else (),
             ),
+            part="training node",
         )
 
 

@@ -14,6 +14,10 @@ from launch.sizing.layout import fullest_pool, plan_layout
 Changes = dict[str, int]
 Way = Iterable[Changes]
 _MOST_WAYS = 3
+_BEHIND = {
+    "gpu-plan": ("rollout-tp", "train-parallel", "expert-parallel"),
+    "train-parallel": ("expert-parallel",),
+}
 
 
 @dataclass(frozen=True)
@@ -23,12 +27,14 @@ class Broken:
     Attributes:
         ways: of each, the first that works is named.
         last: tried where none of them works.
+        part: tells rules with the same id apart.
     """
 
     id: str
     message: str
     ways: tuple[Way, ...]
     last: Way = ()
+    part: str = ""
 
 
 def each(field: str, values: Iterable[int]) -> list[Changes]:
@@ -73,20 +79,38 @@ def clean_changes(job: Job, changes: Changes, rule: Steps | None = None) -> Chan
     return changes if rule is None else {**changes, **batch_changes(other, rule)}
 
 
-def remedy_of(job: Job, broken: Broken, works: Callable[[Job], bool]) -> str:
-    """What to set, as text: of each way the first change that works, with batches that divide if there is one."""
-    named: list[str] = []
-    for way in broken.ways:
-        named += _first(job, way, works)
-    if not named:
-        named = _first(job, broken.last, works)
+def remedy_of(job: Job, broken: Broken, rules: Callable[[Job], list[Broken]]) -> str:
+    """What to set, as text: of each way the first change that works, with batches that divide if there is one.
+
+    Where several rules are broken and no change mends all, one that mends this rule and breaks no other.
+    """
+    ways, last = [[*way] for way in broken.ways], [*broken.last]
+    before = {(one.id, one.part) for one in rules(job)}
+    # Looked at only once this rule holds.
+    before |= {(id_, "") for id_ in _BEHIND.get(broken.id, ())}
+
+    def broken_after(other: Job) -> set[tuple[str, str]]:
+        return {(one.id, one.part) for one in rules(other)}
+
+    def mends_all(other: Job) -> bool:
+        return not rules(other)
+
+    def mends_more(other: Job) -> bool:
+        return broken_after(other) <= before - {(broken.id, broken.part)}
+
+    def mends(other: Job) -> bool:
+        return (broken.id, broken.part) not in broken_after(other)
+
+    named = [text for way in ways for text in _first(job, way, mends_all)] or _first(job, last, mends_all)
+    for works in (mends_more, mends):
+        named = named or [text for way in [*ways, last] for text in _first(job, way, works)]
     if not named:
         return "change the nodes, the GPUs of a node, or the sizes"
     first, *others = dict.fromkeys(named[:_MOST_WAYS])
     return ", or ".join([first, *(text.removeprefix("set ") for text in others)])
 
 
-def _first(job: Job, way: Way, works: Callable[[Job], bool]) -> list[str]:
+def _first(job: Job, way: list[Changes], works: Callable[[Job], bool]) -> list[str]:
     fallback: Changes | None = None
     for changes in way:
         if not works(changed(job, changes)):

@@ -9,7 +9,7 @@ import pytest
 
 from launch.checks import check_job
 from launch.checks.batch import check_batch
-from launch.checks.plan import broken_rules
+from launch.checks.plan import broken_rules, check_gpus
 from launch.config import Job, load_job
 from launch.finding import Finding
 from launch.sizing.layout import Layout, plan_layout
@@ -239,6 +239,34 @@ def test_a_remedy_of_the_plan_works(assignments: tuple[str, ...], remedy: str):
     assert found.remedy.startswith(remedy)
     for way in ways_out(found.remedy):
         assert ids(*assignments, *way) == set(), way
+
+
+def test_whoever_follows_the_remedies_gets_there():
+    """Several broken rules: the first remedy of the first error, again and again, never goes in circles."""
+    grid = itertools.product(
+        (1, 2), (2, 8), (1, 8), ("sync", "one_step_off"), (1, 3), (1, 4), (1, 8), (1, 3), (6, 0)
+    )
+    followed = []
+    for nodes, gpus, reward, mode, engine, pipeline, tensor, expert, pool in grid:
+        given = [
+            f"cluster={{nodes: {nodes}, gpus_per_node: {gpus}}}",
+            f"reward.gpus={reward}",
+            f"engine.mode={mode}",
+            f"rollout.tensor_parallel={engine}",
+            f"actor.pipeline_parallel={pipeline}",
+            f"actor.tensor_parallel={tensor}",
+            f"actor.expert_parallel={expert}",
+            *([f"actor.gpus_per_node={pool}", f"rollout.gpus_per_node={pool}"] if pool else []),
+        ]
+        for _ in range(8):
+            now = job(*given)
+            found = [*check_gpus(now, rehearse=True), *check_batch(now)]
+            if not found:
+                break
+            given += ways_out(found[0].remedy)[0]
+        assert not found, given
+        followed.append(len(given))
+    assert len(set(followed)) > 3
 
 
 def test_a_remedy_of_the_plan_takes_the_heads_into_account():
