@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from model_folders import PATHS, QWEN3_4B, project
 
 from launch.checks import check_job
 from launch.checks.batch import check_batch
@@ -277,6 +278,21 @@ def test_a_remedy_of_the_plan_takes_the_heads_into_account():
     (unknown,) = [one for one in broken_rules(job_) if one.id == "rollout-tp"]
     assert next(iter(known.ways[1])) == {"rollout.tensor_parallel": 7}
     assert next(iter(unknown.ways[1])) == {"rollout.tensor_parallel": 8}
+
+
+def test_heads_are_read_from_the_models_folder(tmp_path: Path):
+    project(tmp_path, {**QWEN3_4B, "num_attention_heads": 28, "num_key_value_heads": 4})
+    given = job(
+        *PATHS,
+        "cluster.gpus_per_node=14",
+        "rollout.tensor_parallel=8",
+        "rollout.gpus_per_node=14",
+        "reward.gpus=0",
+    )
+    (known,) = check_gpus(given, rehearse=True, project=tmp_path)
+    (unknown,) = check_gpus(given, rehearse=True)
+    assert known.remedy == "set rollout.gpus_per_node=8, or rollout.tensor_parallel=7"
+    assert unknown.remedy == "set rollout.gpus_per_node=8, or rollout.tensor_parallel=2"
 
 
 def test_who_did_not_set_a_pool_is_not_told_it_was_wrong():
