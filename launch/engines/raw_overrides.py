@@ -72,12 +72,17 @@ def fold(job: Job) -> Folded:
         data["overrides"] = kept
         try:
             # Strict: `n=true` is not 1. Numbers of YAML are numbers already.
-            return Folded(Job.model_validate(data, strict=True), problems)
+            folded = Job.model_validate(data, strict=True)
         except ValidationError as refused:
             for place, finding in _refused(refused, moved):
                 text, _ = moved.pop(place)
                 kept.append(text)
                 problems.append(RawFinding(text, finding))
+        else:
+            if "actor.strategy" not in moved or not kept:
+                return Folded(folded, problems)
+            again = fold(folded)  # the switches of the other strategy are fields now
+            return Folded(again.job, [*dict.fromkeys([*problems, *again.problems])])
     return Folded(job, problems)
 
 

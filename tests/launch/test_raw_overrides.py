@@ -123,6 +123,8 @@ def test_offload_switches_become_items_of_the_list():
     assert megatron.actor.offload == ["param"]
     fsdp = fold(job(f"{ACTOR}.fsdp_config.param_offload=true", actor__strategy="fsdp2"))
     assert fsdp.actor.offload == ["optimizer", "param"]
+    both = fold(job(f"{ACTOR}.fsdp_config.param_offload=true", f"{ACTOR}.strategy=fsdp2"))
+    assert (both.actor.offload, both.overrides) == (["optimizer", "param"], [])
 
 
 def test_dynamic_sampling_is_seen():
