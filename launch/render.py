@@ -130,7 +130,8 @@ class _Report:
         """For people."""
         if self.planned is not None:
             plan = self.planned
-            yield plan_table(plan.job, plan_layout(plan.job), plan.memory)
+            tight = any(finding.id.startswith("memory-") for finding in plan.findings)
+            yield plan_table(plan.job, plan_layout(plan.job), plan.memory, assumptions=tight)
         yield from (finding.line() for finding in self.findings)
         if self.written is not None and self.written != "-":
             yield f"wrote {self.written}"

@@ -56,10 +56,13 @@ class Review:
         return self.script is not None and not any(finding.severity == "error" for finding in self.findings)
 
 
-def _of_the_real_job(job: Job, project: Path) -> Iterator[Finding]:
-    """What would keep the job itself from being rendered: worth knowing while it is only rehearsed."""
+def _of_the_real_job(job: Job, project: Path, told: list[Finding]) -> Iterator[Finding]:
+    """What would keep the job itself from being rendered: worth knowing while it is only rehearsed.
+
+    `told` is what the rehearsal has to say of itself already.
+    """
     for finding in check_job(job, project, rehearse=False, sample_data=False):
-        if finding.severity == "error":
+        if finding.severity == "error" and finding not in told:
             yield replace(finding, severity="warning", message=f"without --rehearse: {finding.message}")
 
 
@@ -128,10 +131,10 @@ def review(
     findings = [finding for _, finding in said]
     job = folded.job
     sample_data = rehearse and not {"train", "val"} & job.data.model_fields_set
-    findings += _of_the_real_job(job, project) if rehearse else []
     memory = None if rehearse else estimate_job(job, project)
-    job = shrink(job) if rehearse else job
+    real, job = job, shrink(job) if rehearse else job
     findings += check_job(job, project, rehearse=rehearse, sample_data=sample_data)
+    findings += _of_the_real_job(real, project, findings) if rehearse else []
     script = None
     if plan_layout(job).train_world >= 1:
         request = RenderRequest(job, project, script_name, rehearse, sample_data)

@@ -26,7 +26,7 @@ def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
     """
     findings = [
         *check_capability(job, rehearse=rehearse),
-        *check_gpus(job, rehearse=rehearse),
+        *check_gpus(job, rehearse=rehearse, project=project),
         *check_batch(job),
         *check_text(job),
         *check_secrets(job),

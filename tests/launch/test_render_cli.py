@@ -268,3 +268,9 @@ def test_an_installed_toolkit_is_copied_once_a_script_is_written(tmp_path: Path)
     (copy,) = (project / ".launch-toolkit").iterdir()
     text = (project / "run_grpo.sh").read_text()
     assert f"reward.custom_reward_function.path={copy}/reward/client.py" in text
+
+
+def test_what_a_rehearsal_lacks_is_told_once(rendered):
+    code, _, told = rendered("--rehearse", "--set", "data.train=no.parquet", "--set", "data.val=none.parquet")
+    assert code == 1
+    assert (told.count("no.parquet"), told.count("none.parquet")) == (1, 1), told
