@@ -70,14 +70,19 @@ def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _without(data: dict[str, Any], place: tuple[int | str, ...]) -> dict[str, Any]:
+def _without(data: dict[Any, Any], place: tuple[int | str, ...]) -> dict[Any, Any]:
     """`data` without the field at `place`; a list goes as a whole."""
     name, *deeper = place
-    if name not in data:
-        return data
-    below = data[name]
-    kept = {key: value for key, value in data.items() if key != name}
-    return {**kept, name: _without(below, (*deeper,))} if deeper and isinstance(below, dict) else kept
+    found = next((key for key in data if _is_key(key, name)), None)
+    kept = {key: value for key, value in data.items() if not _is_key(key, name)}
+    if deeper and found in data and isinstance(data[found], dict):
+        return {**kept, found: _without(data[found], (*deeper,))}
+    return kept
+
+
+def _is_key(key: Any, name: int | str) -> bool:
+    """Whether the place of an error says `name` for `key`: a key that is no text stands there as its text."""
+    return bool(key == name or (not isinstance(key, str) and str(key).lower() == str(name).lower()))
 
 
 def _validated(data: dict[str, Any], defaults: dict[str, Any]) -> tuple[Job | None, list[Finding]]:

@@ -437,3 +437,17 @@ def test_what_is_left_of_a_broken_job_comes_with_its_errors():
     assert rest.data.train == ["data/train.parquet"]
     assert rest.algorithm.estimator == "gae"
     assert rest.reward.min_score == -40  # the section contradicts itself
+
+
+@pytest.mark.parametrize("keys", ["{null: 1}", "{true: x}", "{1: x}", "{1.5: x}"])
+@pytest.mark.parametrize("section", ["data", "model", "container.env", "algorithm.overlong_buffer"])
+def test_keys_that_are_no_text_leave_the_rest(section: str, keys: str):
+    with pytest.raises(JobError) as caught:
+        load_job("grpo", None, [f"{section}={keys}", "rollout.n=4"])
+    assert caught.value.rest is not None
+    assert caught.value.rest.rollout.n == 4
+
+
+@pytest.mark.parametrize("place", ["actor.tensor_parallel", "rollout.n", "data.train_batch_size"])
+def test_sizes_that_a_rule_would_count_for_hours(place: str):
+    assert "must be less than or equal to" in problems(f"{place}={'9' * 60}")[0]
