@@ -8,6 +8,10 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 
+# A slip of the keyboard must not keep a rule searching for divisors without end.
+_SENSELESS = 10**12
+
+
 class WrittenInt(int):
     """A whole number that knows its text: an account 0042 is not 42."""
 
@@ -43,6 +47,8 @@ def _as_meant(annotation: Any, value: Any) -> Any:
         return written(value)
     if kind in (int, float) and isinstance(value, bool):
         raise PydanticCustomError("number_type", "Input should be a number, not true or false")
+    if kind is int and isinstance(value, int) and abs(value) >= _SENSELESS:
+        raise PydanticCustomError("number_size", "Input should be a number below 10^12")
     if kind is list and (a_number or isinstance(value, str)):
         value = [value]
     if kind is list and isinstance(value, list):

@@ -6,10 +6,6 @@ from pydantic import Field
 
 from launch.config.base import Section, Text, becomes
 
-# Far above what anyone has, so that a slip of the keyboard does not keep a rule counting for hours.
-MOST_GPUS = 4096 * 64
-MOST_SEQUENCES = 1_000_000
-MOST_TOKENS = 100_000_000
 _ACTOR = "actor_rollout_ref.actor"
 _MEGATRON = f"{_ACTOR}.megatron"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -44,17 +40,10 @@ class Rollout(Section):
     tensor_parallel: int = Field(
         1,
         ge=1,
-        le=MOST_GPUS,
         description="GPUs that one copy of the engine spans",
         json_schema_extra=becomes(f"{_ROLLOUT}.tensor_model_parallel_size"),
     )
-    n: int = Field(
-        8,
-        ge=1,
-        le=MOST_SEQUENCES,
-        description="responses for each prompt",
-        json_schema_extra=becomes(f"{_ROLLOUT}.n"),
-    )
+    n: int = Field(8, ge=1, description="responses for each prompt", json_schema_extra=becomes(f"{_ROLLOUT}.n"))
     gpu_memory_utilization: float = Field(
         0.7,
         gt=0,
@@ -122,35 +111,30 @@ class Actor(Section):
     tensor_parallel: int = Field(
         1,
         ge=1,
-        le=MOST_GPUS,
         description="GPUs that split each layer (megatron)",
         json_schema_extra=becomes(f"{_MEGATRON}.tensor_model_parallel_size"),
     )
     pipeline_parallel: int = Field(
         2,
         ge=1,
-        le=MOST_GPUS,
         description="GPUs that split the layers among them (megatron)",
         json_schema_extra=becomes(f"{_MEGATRON}.pipeline_model_parallel_size"),
     )
     context_parallel: int = Field(
         1,
         ge=1,
-        le=MOST_GPUS,
         description="GPUs that split each sequence (megatron); with fsdp2: ulysses_sequence_parallel_size",
         json_schema_extra=becomes(f"{_MEGATRON}.context_parallel_size"),
     )
     expert_parallel: int = Field(
         1,
         ge=1,
-        le=MOST_GPUS,
         description="GPUs that split the experts of an MoE layer (megatron)",
         json_schema_extra=becomes(f"{_MEGATRON}.expert_model_parallel_size"),
     )
     expert_tensor_parallel: int | None = Field(
         None,
         ge=1,
-        le=MOST_GPUS,
         description="GPUs that split each expert (megatron); null: tensor_parallel",
         json_schema_extra=becomes(f"{_MEGATRON}.expert_tensor_parallel_size"),
     )
@@ -166,14 +150,12 @@ class Actor(Section):
     mini_batch_size: int = Field(
         128,
         ge=1,
-        le=MOST_SEQUENCES,
         description="prompts in one update",
         json_schema_extra=becomes(f"{_ACTOR}.ppo_mini_batch_size"),
     )
     micro_batch_size_per_gpu: int = Field(
         4,
         ge=1,
-        le=MOST_SEQUENCES,
         description="sequences in one forward on one GPU",
         json_schema_extra=becomes(f"{_ACTOR}.ppo_micro_batch_size_per_gpu"),
     )
@@ -204,10 +186,7 @@ class Critic(Section):
     path: Text | None = Field(None, description="Hugging Face directory it starts from; null: model.path")
     lr: float = Field(1.0e-5, gt=0, description="learning rate", json_schema_extra=becomes("critic.optim.lr"))
     micro_batch_size_per_gpu: int | None = Field(
-        None,
-        ge=1,
-        le=MOST_SEQUENCES,
-        description="sequences in one forward: critic.ppo_micro_batch_size_per_gpu; null: the actor's",
+        None, ge=1, description="sequences in one forward: critic.ppo_micro_batch_size_per_gpu; null: the actor's"
     )
     warmup_steps: int = Field(
         0,
@@ -237,25 +216,16 @@ class Data(Section):
     train: list[Text] = Field(["data/train.parquet"], min_length=1, description="data.train_files")
     val: list[Text] = Field(["data/test.parquet"], min_length=1, description="data.val_files")
     train_batch_size: int = Field(
-        256,
-        ge=1,
-        le=MOST_SEQUENCES,
-        description="prompts in one step",
-        json_schema_extra=becomes("data.train_batch_size"),
+        256, ge=1, description="prompts in one step", json_schema_extra=becomes("data.train_batch_size")
     )
     max_prompt_length: int = Field(
         2048,
         ge=1,
-        le=MOST_TOKENS,
         description="tokens; longer prompts are left out",
         json_schema_extra=becomes("data.max_prompt_length"),
     )
     max_response_length: int = Field(
-        4096,
-        ge=1,
-        le=MOST_TOKENS,
-        description="tokens generated at most",
-        json_schema_extra=becomes("data.max_response_length"),
+        4096, ge=1, description="tokens generated at most", json_schema_extra=becomes("data.max_response_length")
     )
     shuffle: bool = Field(
         True,

@@ -448,6 +448,7 @@ def test_keys_that_are_no_text_leave_the_rest(section: str, keys: str):
     assert caught.value.rest.rollout.n == 4
 
 
-@pytest.mark.parametrize("place", ["actor.tensor_parallel", "rollout.n", "data.train_batch_size"])
-def test_sizes_that_a_rule_would_count_for_hours(place: str):
-    assert "must be less than or equal to" in problems(f"{place}={'9' * 60}")[0]
+def test_a_number_of_sixty_digits_is_refused():
+    assert (
+        "actor.tensor_parallel: must be a number below 10^12" in problems(f"actor.tensor_parallel={'9' * 60}")[0]
+    )
