@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationInfo, f
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
-
 # A slip of the keyboard must not keep a rule searching for divisors without end.
 _SENSELESS = 10**12
 
