@@ -72,7 +72,7 @@ def test_raw_overrides_of_sizes_shrink_too():
         "trainer.total_training_steps=500",
         "data.validation_shuffle=True",
     ]
-    job = rehearse(fold(load_job("ppo", None, [f"overrides={json.dumps(raw)}"])))
+    job = rehearse(fold(load_job("ppo", None, [f"overrides={json.dumps(raw)}"])).job)
     assert job.overrides == ["data.validation_shuffle=True"]
     assert (job.actor.pipeline_parallel, job.data.max_response_length, job.rollout.max_num_seqs) == (2, 16, None)
     assert (job.critic.lr, job.checkpoint.every, job.algorithm.total_steps) == (1e-3, 30, 30)

@@ -29,11 +29,13 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The folder of the test stands for a shared file system with space, wherever it is."""
+    """The folder of the test and the checkout stand for a shared file system with space, wherever they are."""
     above = set(map(str, tmp_path.parents)) & set(files._LOCAL)
     real = files._local_root
 
     def local_root(path: Path) -> str | None:
+        if path == TOOLKIT:
+            return None
         with pytest.MonkeyPatch.context() as patch:
             if path.is_relative_to(tmp_path):
                 patch.setattr(files, "_LOCAL", tuple(root for root in files._LOCAL if root not in above))
