@@ -12,10 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import launch
 from launch.binds import bind_mounts
-from launch.checks.slurm import cpus_needed
 from launch.config import Job
 from launch.engines import TrainerCommand, trainer_command
 from launch.rehearsal.overrides import cpu_environment, ray_cpus
+from launch.sizing.cpus import cpus_needed
 from launch.sizing.layout import plan_layout
 from launch.toolkit import toolkit_folder
 

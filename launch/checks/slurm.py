@@ -6,19 +6,9 @@ from pathlib import Path
 
 from launch.config import Job
 from launch.finding import Finding, error, warning
+from launch.sizing.cpus import RUNNER_CPUS, cpus_needed
 from launch.sizing.layout import plan_layout
 from launch.supervisor.nodelist import expand
-
-# CPUs that verl asks of Ray. For each GPU of a pool, max_colocate_count: 3 in single_controller/ray/base.py
-# (ResourcePoolManager), 1 in trainer/ppo/ray_trainer.py of 0.6.1, 2 in workers/rollout/replica.py (a pool apart).
-# For the driver: @ray.remote(num_cpus=...) of the task runner, experimental/one_step_off_policy/main_ppo.py and
-# trainer/main_ppo.py. Same in 0.8.0 and 0.9.1.
-_POOL_CPUS = {"0.6.1": 1}
-_POOL_CPUS_NEW = 3
-_ROLLOUT_CPUS = 2
-_RUNNER_CPUS = {"one_step_off": 10, "sync": 1}
-# Ray itself, the reward and the agent-loop workers.
-_LEAST_CPUS = 4
 
 _GIB = 2**30
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -47,16 +37,6 @@ def time_seconds(text: str) -> int:
     if len(parts) == 2:
         return parts[0] * 60 + parts[1]
     return (parts[0] * 60 + parts[1]) * 60 + parts[2]
-
-
-def cpus_needed(job: Job) -> tuple[int, int]:
-    """CPUs that verl asks of Ray on the fullest node: (for its pools alone, with the driver there, too)."""
-    layout = plan_layout(job)
-    each = _POOL_CPUS.get(job.engine.verl, _POOL_CPUS_NEW)
-    train, rollout = each * max(layout.train_gpus, 0), _ROLLOUT_CPUS * layout.rollout_gpus
-    both = job.engine.mode == "one_step_off" and job.cluster.nodes == 1
-    pools = train + rollout if both else max(train, rollout)
-    return max(pools, _LEAST_CPUS), max(pools + _RUNNER_CPUS[job.engine.mode], _LEAST_CPUS)
 
 
 def check_slurm(job: Job, project: Path | None = None, *, rehearse: bool = False) -> Iterator[Finding]:
@@ -132,7 +112,7 @@ def _check_cpus(job: Job) -> Iterator[Finding]:
         return
     remedy = f"set cluster.cpus_per_node={with_driver} or more; with fewer verl waits for ever without a word"
     single = job.cluster.nodes == 1
-    if cpus < least or cpus < _RUNNER_CPUS[job.engine.mode] or (single and cpus < with_driver):
+    if cpus < least or cpus < RUNNER_CPUS[job.engine.mode] or (single and cpus < with_driver):
         yield error("cpus", f"cluster.cpus_per_node={cpus}, but {what}", remedy)
     elif cpus < with_driver:
         yield warning("cpus", f"cluster.cpus_per_node={cpus}, but {what} if the driver lands there", remedy)

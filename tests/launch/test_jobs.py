@@ -9,10 +9,10 @@ from model_folders import QWEN3_4B, QWEN3_30B_A3B, QWEN3_REWARD, model_folder
 from launch.checks import check_job
 from launch.checks.memory import check_memory, estimate_job
 from launch.checks.model import check_model
-from launch.checks.slurm import cpus_needed
 from launch.config import Job, load_job
 from launch.rehearsal.shrink import rehearse
 from launch.script import RenderRequest, render_script
+from launch.sizing.cpus import cpus_needed
 from launch.sizing.layout import plan_layout
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*.yaml"))

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.checks.slurm import check_slurm, cpus_needed, memory_bytes, time_seconds
+from launch.checks.slurm import check_slurm, memory_bytes, time_seconds
 from launch.config import JobError, load_job
 from launch.finding import Finding
+from launch.sizing.cpus import cpus_needed
 
 
 def found(*assignments: str, project: Path | None = None, rehearse: bool = False) -> list[Finding]:
