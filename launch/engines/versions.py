@@ -4,20 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from launch.config import Job
+from launch.engines.fields import marked_values
 from launch.engines.hydra_text import Value
 from launch.engines.inputs import Inputs
 from launch.sizing.layout import Layout
 
 _ACTOR = "actor_rollout_ref.actor"
 _REF = "actor_rollout_ref.ref"
-_SIZES = (
-    ("tensor_model_parallel_size", "tensor_parallel"),
-    ("pipeline_model_parallel_size", "pipeline_parallel"),
-    ("context_parallel_size", "context_parallel"),
-    ("expert_model_parallel_size", "expert_parallel"),
-    ("expert_tensor_parallel_size", "expert_tensor_parallel"),
-    ("sequence_parallel", "sequence_parallel"),
-)
 
 
 @dataclass(frozen=True)
@@ -31,8 +24,12 @@ class Version:
 
 def _megatron_sizes(job: Job, role: str) -> dict[str, Value]:
     """The actor's parallel sizes for another model that trains on its GPUs."""
-    values = {f"{role}.megatron.{key}": getattr(job.actor, field) for key, field in _SIZES}
-    return {key: value for key, value in values.items() if value is not None}
+    sizes = f"{_ACTOR}.megatron."
+    return {
+        f"{role}.megatron.{key.removeprefix(sizes)}": value
+        for key, value in marked_values(job).items()
+        if key.startswith(sizes)
+    }
 
 
 def _offload(kinds: list[str], section: str) -> dict[str, Value]:
