@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 from launch.config import Job
-from launch.toolkit import TOOLKIT as TOOLKIT
 from launch.toolkit import toolkit_folder
 
 

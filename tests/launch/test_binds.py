@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from launch.binds import TOOLKIT, bind_mounts
+from launch.binds import bind_mounts
 from launch.checks import check_job
 from launch.config import load_job
+from launch.toolkit import TOOLKIT
 
 
 def binds(project: Path, *assignments: str) -> list[str]:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from launch.binds import TOOLKIT, bind_mounts
+from launch.binds import bind_mounts
 from launch.checks import files
 from launch.checks.files import check_binds, check_files
 from launch.checks.image import check_image
 from launch.checks.reward_function import check_reward_function
 from launch.config import load_job
 from launch.finding import Finding
+from launch.toolkit import TOOLKIT
 
 SIF = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\0"
 
