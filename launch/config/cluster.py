@@ -44,6 +44,10 @@ class Container(Section):
         pattern=CUDA_VERSION,
         description="CUDA version in the image, e.g. 12.9; null: not known",
     )
+    stage: bool = Field(
+        False, description="copy the image once to each node's local disk, so that the nodes do not read one file"
+    )
+    stage_dir: Text = Field("/tmp", description="node-local folder of that copy, an absolute path")
     binds: list[Text] = Field([], description="more bind mounts: SRC[:DEST[:ro]]")
     env: dict[str, str] = Field({}, description="environment variables set for every part of the job")
     env_file: Text | None = Field(
@@ -60,6 +64,13 @@ class Container(Section):
                 )
             if "\0" in text:
                 raise ValueError(f"{name}: an environment variable cannot hold a NUL character")
+        return value
+
+    @field_validator("stage_dir")
+    @classmethod
+    def _stage_dir_can_be_bound(cls, value: str) -> str:
+        if not re.fullmatch(r"/[^:,]*", value):
+            raise ValueError(f"{value!r} is not an absolute path without colons and commas; write it as /tmp")
         return value
 
     @field_validator("binds")

@@ -8,7 +8,7 @@ from pydantic import Field
 from launch.config.algorithm import Algorithm
 from launch.config.base import JOB_NAME, Section
 from launch.config.cluster import Cluster, Container
-from launch.config.services import Checkpoint, Logging, Rehearsal, Reward
+from launch.config.services import Checkpoint, Logging, Recovery, Rehearsal, Reward
 from launch.config.templates import Template
 from launch.config.training import Actor, Critic, Data, Engine, Model, Rollout
 
@@ -29,6 +29,7 @@ class Job(Section):
     reward: Reward = Reward()
     algorithm: Algorithm = Algorithm()
     checkpoint: Checkpoint = Checkpoint()
+    recovery: Recovery = Recovery()
     logging: Logging = Logging()
     rehearsal: Rehearsal = Rehearsal()
     overrides: list[str] = Field([], description="raw Hydra overrides for verl; they have the last word")

@@ -1,4 +1,4 @@
-"""What stands beside the training: reward, checkpoints, logging, the rehearsal."""
+"""What stands beside the training: reward, checkpoints, recovery, logging, the rehearsal."""
 
 from typing import Literal
 
@@ -20,7 +20,11 @@ class Reward(Section):
     function_name: str = Field(
         "compute_score", pattern=IDENTIFIER, description="name of the function in that file"
     )
-    placement: Literal["head"] = Field("head", description="node of the reward server")
+    placement: Literal["head", "separate"] = Field(
+        "head",
+        description="node of the reward server; separate: the last node of the allocation serves rewards alone, "
+        "and cluster.nodes counts it",
+    )
     gpus: int = Field(1, ge=0, description="GPUs of the head node that the server takes; 0: CPU")
     max_length: int | None = Field(
         None, ge=1, description="tokens of a scored pair; null: max_prompt_length + max_response_length"
@@ -28,6 +32,9 @@ class Reward(Section):
     timeout_s: float = Field(30.0, gt=0, description="seconds that one scoring request may take")
     ready_timeout_s: float = Field(900.0, gt=0, description="seconds until the server must have its model")
     deadline_s: float = Field(120.0, gt=0, description="seconds of retries until an outage ends the job")
+    unresponsive_s: float = Field(
+        60.0, gt=0, description="seconds without any answer until the server counts as hung and the job ends"
+    )
     min_score: float = Field(-40.0, description="scores below are raised to this")
     max_score: float = Field(30.0, description="scores above are lowered to this")
 
@@ -59,7 +66,26 @@ class Checkpoint(Section):
         description="what a checkpoint of the actor holds; null: model, optimizer, extra",
         json_schema_extra=becomes("actor_rollout_ref.actor.checkpoint.save_contents"),
     )
+    before_end_s: float = Field(
+        300.0, ge=0, description="seconds kept free before the time limit, so that the last checkpoint is whole"
+    )
     merge: bool = Field(True, description="turn the last checkpoint into a Hugging Face model at the end")
+
+
+class Recovery(Section):
+    """What happens to a job that ends before its time, or hangs."""
+
+    requeue: bool = Field(
+        False,
+        description="let Slurm start the job again after its time limit, a lost node or a passing fault; it goes "
+        "on from the last whole checkpoint",
+    )
+    max_restarts: int = Field(3, ge=1, description="restarts at most (requeue)")
+    stalled_s: float | None = Field(
+        3600.0,
+        gt=0,
+        description="seconds without a new line in the trainer's log until the job counts as hung; null: never",
+    )
 
 
 class Logging(Section):
