@@ -1,4 +1,5 @@
-# One command each: make setup | demo | test | lint | env-061 | env-vllm | cluster-up | cluster-down | clean | help
+# One command each: make setup | demo | test | cluster-test | lint | env-061 | env-vllm | cluster-up | cluster-down | clean |
+# help
 #
 # Two options for machines unlike the one that this was written on:
 #   PYTHON=/path/to/python3.11   the interpreter of new environments (default: the first of 3.11, 3.12, 3.10 that runs).
@@ -22,7 +23,7 @@ PIP      := pip --disable-pip-version-check --quiet
 # not compile, which it reports by its exit code and pip ignores as well.
 COMPILE  = $(1)/bin/python -m compileall -q -j 0 $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null 2>&1 || true
 
-.PHONY: setup demo test lint env-061 env-vllm cluster-up cluster-down clean help system-packages
+.PHONY: setup demo test cluster-test lint env-061 env-vllm cluster-up cluster-down clean help system-packages
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -37,8 +38,17 @@ demo: setup  ## the GRPO job on this machine: prepare, render, train on CPU, mer
 	bash run_grpo.sh; \
 	python -m launch.status
 
+# In two parts: quick tests side by side, then those that use both cores. 5 is pytest's "no tests": PYTEST_ARGS chose of one
+# part only. With both cores in use a training, or Ray, would miss its deadlines.
 test: setup env-061 env-vllm system-packages lint  ## every test: lint, unit, engine (verl on CPU), cluster (Slurm + Apptainer)
-	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+	@quick=0 long=0; \
+	.venv/bin/python -m pytest --dist loadfile -n 2 $(PYTEST_ARGS) --part quick || quick=$$?; \
+	.venv/bin/python -m pytest $(PYTEST_ARGS) --part long -n 0 || long=$$?; \
+	if [[ $$quick == 5 ]]; then exit $$long; fi; if [[ $$long == 5 ]]; then exit $$quick; fi; \
+	exit $$((quick > long ? quick : long))
+
+cluster-test: setup system-packages  ## every cluster test, also those that take minutes
+	@.venv/bin/python -m pytest tests/cluster $(PYTEST_ARGS)
 
 lint: setup system-packages  ## ruff, mypy, shellcheck (scripts and a rendered job)
 	@.venv/bin/python tests/lint.py

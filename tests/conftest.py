@@ -1,13 +1,33 @@
-"""Order of the tests: quick ones first, then those that train, then the cluster."""
+"""Order of the tests: quick ones first, then those that train, then the cluster; and the parts of `make test`."""
 
 import pytest
 
 _LAST = ("engine", "cluster")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part",
+        choices=("quick", "long"),
+        help="quick: tests that may run side by side; long: those that train or use the cluster, without slow ones",
+    )
+
+
 def _rank(item: pytest.Item) -> int:
     return max((position for position, name in enumerate(_LAST, 1) if item.get_closest_marker(name)), default=0)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _in_part(item: pytest.Item, part: str) -> bool:
+    if part == "quick":
+        return _rank(item) == 0
+    return _rank(item) > 0 and item.get_closest_marker("slow") is None
+
+
+# After the conftest.py of the folders: the one of the cluster sets its marker there.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part = config.getoption("--part")
+    if part is not None:
+        config.hook.pytest_deselected(items=[item for item in items if not _in_part(item, part)])
+        items[:] = [item for item in items if _in_part(item, part)]
     items.sort(key=_rank)  # stable: the order within each kind stays
