@@ -6,16 +6,17 @@ import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Protocol, Union
 
-# The trainer's own exit code is the job's; other parts have these. docs: README, "Exit codes".
+from launch.supervisor.log_tail import printable, read_tail
+
+# The trainer's own exit code is the job's; other parts and recognised causes (causes.py) have these.
+# docs: README, "Exit codes".
 EXIT_CODES: Dict[str, int] = {
     "check": 19,
     "setup": 20,
     "nodes": 21,
     "ray head": 22,
-    "ray watch": 30,
-    "no step": 31,
     "ray worker": 23,
     "node": 24,
     "reward server": 25,
@@ -23,6 +24,10 @@ EXIT_CODES: Dict[str, int] = {
     "merge": 27,
     "head": 28,
     "reward outage": 29,
+    "ray watch": 30,
+    "no step": 31,
+    "resume": 40,
+    "canary": 41,
     "cancelled": 143,
 }
 
@@ -32,12 +37,12 @@ _TELLING = (
     re.compile(r"error(?!=1)|exception|fatal|killed|refused|no such|abort|not found", re.IGNORECASE),
     re.compile(r""),
 )
-_TAIL_BYTES = 65536
+_EVIDENCE_BYTES = 65536
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The log line that tells most: file, line number (1-based, null for a long log), text."""
+    """The log line that tells most: file, 1-based line number (None where it is unknown), text."""
 
     file: str
     line: Optional[int]
@@ -46,13 +51,19 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Failure:
-    """The first thing that failed."""
+    """The first thing that failed.
+
+    Attributes:
+        kind: id of a row of the table in causes.py; "" before it was asked.
+    """
 
     component: str
     node: str
     cause: str
     exit_code: int
     evidence: Optional[Evidence] = None
+    kind: str = ""
+    what_to_do: str = ""
 
     def line(self) -> str:
         """One line for a person."""
@@ -72,35 +83,62 @@ class JobFailed(RuntimeError):
         self.failure = failure
 
 
+class RecordError(ValueError):
+    """A file or message that should hold a failure does not; says what is wrong with it."""
+
+
+class Restart(Protocol):
+    """Whether Slurm is to start the job again, and why or why not."""
+
+    @property
+    def requeue(self) -> bool: ...
+
+    @property
+    def why(self) -> str: ...
+
+
 def find_evidence(log: Path) -> Optional[Evidence]:
     """The last line of a log that speaks of an error, else its last line; None for an empty or missing log."""
-    try:
-        size = log.stat().st_size
-        with log.open("rb") as stream:
-            stream.seek(max(0, size - _TAIL_BYTES))
-            tail = stream.read().decode(errors="replace").splitlines()
-    except FileNotFoundError:
+    lines = read_tail(log, _EVIDENCE_BYTES)
+    if not lines:
         return None
-    whole = size <= _TAIL_BYTES
-    # Colours, NULs and other control characters are for terminals, not for a verdict.
-    clean = [re.sub(r"\x1b\[[0-9;]*m|[\x00-\x08\x0b-\x1f\x7f]", "", text).strip() for text in tail]
-    filled = [(number, text) for number, text in enumerate(clean, 1) if text]
-    if not filled:
-        return None
-    number, text = next(item for pattern in _TELLING for item in reversed(filled) if pattern.search(item[1]))
-    return Evidence(str(log), number if whole else None, text[:500])
+    shown = [(line.number, line.text.strip()) for line in lines]
+    number, text = next(item for pattern in _TELLING for item in reversed(shown) if pattern.search(item[1]))
+    return Evidence(str(log), number, text)
 
 
-def read_failure(data: Dict[str, Any]) -> Failure:
-    """The inverse of `dataclasses.asdict` on a Failure, for what came over the wire."""
-    evidence = data.get("evidence")
+def read_failure(data: Any) -> Failure:
+    """The inverse of `dataclasses.asdict` on a Failure, for what came over the wire or lies in a file.
+
+    Raises:
+        RecordError: naming what is missing or wrong. Evidence that makes no sense is left out.
+    """
+    if not isinstance(data, dict):
+        raise RecordError(f"a failure is a JSON object, not {printable(repr(data), 80)}")
+    missing = [name for name in ("component", "node", "cause", "exit_code") if data.get(name) is None]
+    if missing:
+        raise RecordError(f"a failure without {', '.join(missing)}")
+    code = data["exit_code"]
+    if isinstance(code, bool) or not isinstance(code, int) or not 0 < code < 256:
+        raise RecordError(f"a failure with the exit code {printable(repr(code), 80)}; it is 1 to 255")
     return Failure(
-        component=str(data["component"]),
-        node=str(data["node"]),
-        cause=str(data["cause"]),
-        exit_code=int(data["exit_code"]),
-        evidence=Evidence(**evidence) if evidence else None,
+        component=printable(str(data["component"])),
+        node=printable(str(data["node"])),
+        cause=printable(str(data["cause"]), 2000),
+        exit_code=code,
+        evidence=read_evidence(data.get("evidence")),
+        kind=printable(str(data.get("kind") or "")),
+        what_to_do=printable(str(data.get("what_to_do") or ""), 2000),
     )
+
+
+def read_evidence(data: Any) -> Optional[Evidence]:
+    """Evidence from JSON; None for anything that is none."""
+    if not isinstance(data, dict) or not isinstance(data.get("text"), str):
+        return None
+    line = data.get("line")
+    number = line if isinstance(line, int) and not isinstance(line, bool) and line > 0 else None
+    return Evidence(printable(str(data.get("file") or "?"), 4096), number, printable(data["text"]))
 
 
 def note_failure(run_dir: Path, failure: Failure) -> None:
@@ -110,7 +148,15 @@ def note_failure(run_dir: Path, failure: Failure) -> None:
 
 def noted_failures(run_dir: Path) -> List[Failure]:
     """What nodes left with `note_failure`, in the order of their names."""
-    return [read_failure(json.loads(file.read_text())) for file in sorted(run_dir.glob("failed-*.json"))]
+    return [_noted(file) for file in sorted(run_dir.glob("failed-*.json"))]
+
+
+def _noted(file: Path) -> Failure:
+    try:
+        return read_failure(json.loads(file.read_text(errors="replace")))
+    except ValueError as error:  # a node failed, and the disk that its note is on may be full
+        node = file.name[len("failed-") : -len(".json")]
+        return Failure("node", node, f"failed; its note {file} cannot be read: {error}", EXIT_CODES["node"])
 
 
 def write_json(path: Path, data: Dict[str, Any], mode: int = 0o644) -> None:
@@ -129,29 +175,41 @@ def write_verdict(
     state: str,
     started: float,
     failure: Optional[Failure],
-    training: Dict[str, Union[int, str, None]],
+    training: Mapping[str, Union[int, str, None]],
+    attempt: int = 0,
+    restart: Optional[Restart] = None,
 ) -> None:
-    """Write RUN_DIR/verdict.json.
+    """Write RUN_DIR/verdict.json; that of an attempt which is followed by another also as verdict.ATTEMPT.json.
 
     Args:
-        state: completed, failed or cancelled.
+        state: completed, failed, cancelled or requeued.
         started: Unix seconds.
         failure: the first failure, or None.
         training: steps_done, last_checkpoint, hf_model: what there is to show, also after a failure.
+        attempt: 0, or how often Slurm has requeued the job.
+        restart: what was decided about another attempt, or None where nothing was to decide.
     """
     stamp = "%Y-%m-%dT%H:%M:%S%z"
     told: Dict[str, Any] = asdict(failure) if failure else {}
-    write_json(
-        run_dir / "verdict.json",
-        {
-            "state": state,
-            "component": told.get("component"),
-            "node": told.get("node"),
-            "cause": told.get("cause"),
-            "evidence": told.get("evidence"),
-            "exit_code": failure.exit_code if failure else 0,
-            "started": time.strftime(stamp, time.localtime(started)),
-            "ended": time.strftime(stamp),
-            **training,
-        },
-    )
+    verdict = {
+        "state": state,
+        "component": told.get("component"),
+        "node": told.get("node"),
+        "kind": told.get("kind") or None,
+        "cause": told.get("cause"),
+        "evidence": told.get("evidence"),
+        "what_to_do": told.get("what_to_do") or None,
+        "exit_code": failure.exit_code if failure else 0,
+        "started": time.strftime(stamp, time.localtime(started)),
+        "ended": time.strftime(stamp),
+        "attempt": attempt,
+        "steps_done": 0,
+        "last_checkpoint": None,
+        "hf_model": None,
+        **training,
+        "requeue": bool(restart and restart.requeue),
+        "requeue_why": restart.why if restart else None,
+    }
+    if verdict["requeue"]:
+        write_json(run_dir / f"verdict.{attempt}.json", verdict)
+    write_json(run_dir / "verdict.json", verdict)
