@@ -1,0 +1,150 @@
+"""The watcher of the reward server: silence is a hang, a late answer is not. Real processes, real HTTP."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from launch.supervisor import reward_watch
+
+SERVER = """
+import sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        time.sleep(float(sys.argv[1]))
+        self.send_response(int(sys.argv[2]))
+        self.end_headers()
+    def log_message(self, *args): pass
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+@contextmanager
+def serving(late_s: float = 0.0, status: int = 200) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-c", SERVER, str(late_s), str(status)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        yield server, f"http://127.0.0.1:{int(server.stdout.readline())}"
+    finally:
+        server.kill()
+        server.communicate()
+
+
+@contextmanager
+def watching(url: str, limit_s: float, **env: str) -> Iterator[subprocess.Popen[str]]:
+    command = reward_watch.command(url, limit_s)
+    watch = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
+    try:
+        yield watch
+    finally:
+        if watch.poll() is None:
+            watch.kill()
+        watch.communicate()
+
+
+def test_a_stopped_server_hangs_and_is_named():
+    """It still accepts connections: the kernel does that for it."""
+    with serving() as (server, url), watching(url, 1.0) as watch:
+        time.sleep(0.5)
+        assert watch.poll() is None
+        server.send_signal(signal.SIGSTOP)
+        before = time.monotonic()
+        out, _ = watch.communicate(timeout=15)
+        assert 0.5 < time.monotonic() - before < 8
+        assert watch.returncode == 1
+        assert out.count("\n") == 1
+        assert f"reward server at {url} hangs: no answer to GET /health for 1 s" in out
+        server.send_signal(signal.SIGCONT)
+
+
+def test_nobody_there_is_no_answer_either():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with watching(url, 0.5) as watch:
+            out, _ = watch.communicate(timeout=15)
+    assert (watch.returncode, "Connection refused" in out) == (1, True)
+
+
+def test_a_late_answer_is_an_answer():
+    """Under load each takes a good part of the limit, for several times the limit; whatever it says."""
+    with serving(1.0, 500) as (_, url), watching(url, 2.0) as watch:
+        time.sleep(4.5)
+        assert watch.poll() is None
+
+
+def test_a_proxy_is_not_asked():
+    with serving() as (_, url), watching(url, 1.5, http_proxy="http://127.0.0.1:9", NO_PROXY="") as watch:
+        time.sleep(2.2)
+        assert watch.poll() is None
+
+
+def test_a_suspended_job_is_no_hang():
+    """scontrol suspend stops all processes: the time that nobody ran is not the server's."""
+    with serving() as (server, url), watching(url, 1.5) as watch:
+        time.sleep(0.5)
+        for process in (watch, server):
+            process.send_signal(signal.SIGSTOP)
+        time.sleep(2.2)
+        for process in (watch, server):
+            process.send_signal(signal.SIGCONT)
+        time.sleep(0.5)
+        assert watch.poll() is None
+
+
+def test_one_lost_connection_is_not_a_hang():
+    """The first question is never answered, those after it are."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.path)
+            if len(seen) == 1:
+                over.wait(20)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    over = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        watch = reward_watch.RewardWatch(f"http://127.0.0.1:{server.server_address[1]}", 2.0)
+        until = time.monotonic() + 2.6
+        while time.monotonic() < until:
+            assert watch.turn()
+        assert len(seen) > 1
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("words", [[], ["http://h:1"], ["http://h", "1"], ["ftp://h:1", "1"], ["http://h:1", "x"]])
+def test_usage(words: list[str], capsys: pytest.CaptureFixture[str]):
+    assert reward_watch.main(words) == 2
+    assert "usage: reward_watch.py URL SECONDS" in capsys.readouterr().err
+
+
+def test_it_starts_without_the_toolkit(tmp_path: Path):
+    """By its path, in any folder, with nothing but the standard library."""
+    file = Path(reward_watch.__file__)
+    done = subprocess.run([sys.executable, "-I", "-S", str(file)], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 2
