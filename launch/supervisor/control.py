@@ -1,21 +1,26 @@
 """The line between the head node and the others: who is there, who failed, and the end of the job.
 
-JSON lines over TCP, one connection from each node to the head, both ends single-threaded and polled. A node that
-is silent for SILENCE_S seconds, or whose connection breaks, is lost; a power cut needs the first, a dead process
-the second.
+JSON lines over TCP, one connection from each node to the head, both ends polled. A node that is silent for
+SILENCE_S seconds, or whose connection breaks, is lost; a power cut needs the first, a dead process the second.
+
+Beats come from a thread, since a shared file system may hold up everything else for longer than that; they stop
+when nobody has polled for STUCK_S seconds, so that a supervisor that hangs for good does not look alive.
 """
 
 import contextlib
 import hmac
 import json
+import select
 import selectors
 import socket
+import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 BEAT_S = 2.0
 SILENCE_S = 15.0
+STUCK_S = 300.0
 _LINE_LIMIT = 65536
 # Connections that have not said hello; nodes say it at once.
 _STRANGERS = 64
@@ -33,19 +38,13 @@ class _Wire:
 
     sock: socket.socket
     heard: float = field(default_factory=time.monotonic)
-    beaten: float = 0.0
     _buffer: bytes = b""
+    _sending: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, message: Message) -> None:
         """Send one message; raises OSError when the connection is broken or stuck."""
-        self.sock.sendall(json.dumps(message).encode() + b"\n")
-
-    def beat(self) -> None:
-        """Say that we are alive, at most every BEAT_S seconds."""
-        now = time.monotonic()
-        if now - self.beaten >= BEAT_S:
-            self.beaten = now
-            self.send({"type": "beat"})
+        with self._sending:
+            self.sock.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> List[Message]:
         """Messages that have arrived; raises ControlError at the end of the connection or on nonsense."""
@@ -68,6 +67,32 @@ class _Wire:
         return [message for message in messages if message.get("type") != "beat"]
 
 
+class _Beats:
+    """Says on each wire every BEAT_S seconds that this process is alive, from a thread of its own."""
+
+    def __init__(self, wires: Callable[[], Iterable[_Wire]]) -> None:
+        self._wires = wires
+        self._polled = time.monotonic()
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="beats", daemon=True).start()
+
+    def polled(self) -> None:
+        """The main thread still turns."""
+        self._polled = time.monotonic()
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(BEAT_S):
+            if time.monotonic() - self._polled > STUCK_S:
+                continue
+            for wire in self._wires():
+                # A broken connection is the main thread's to notice.
+                with contextlib.suppress(OSError):
+                    wire.send({"type": "beat"})
+
+
 class Hub:
     """The head's end. `nodes` are those that said hello with the job's token, by rank."""
 
@@ -81,6 +106,7 @@ class Hub:
         self._strangers: Dict[socket.socket, _Wire] = {}
         self._members: Dict[socket.socket, "tuple[int, _Wire]"] = {}
         self.nodes: Dict[int, Message] = {}
+        self._beats = _Beats(lambda: [wire for _, wire in list(self._members.values())])
 
     def poll(self, wait_s: float) -> List[Message]:
         """What happened within `wait_s` seconds.
@@ -89,6 +115,7 @@ class Hub:
         and {"type": "lost", "why": ...} for one that is gone.
         """
         events: List[Message] = []
+        self._beats.polled()
         for key, _ in self._selector.select(wait_s):
             if key.fileobj is self._listener:
                 self._accept()
@@ -134,7 +161,12 @@ class Hub:
             return None
         self._members[sock] = (rank, wire)
         del self._strangers[sock]
-        self.nodes[rank] = {"node": str(hello.get("node")), "address": str(hello.get("address"))}
+        ports = hello.get("ports")
+        self.nodes[rank] = {
+            "node": str(hello.get("node")),
+            "address": str(hello.get("address")),
+            "ports": ports if isinstance(ports, dict) else {},
+        }
         return rank
 
     def _drop(self, sock: socket.socket, why: str) -> List[Message]:
@@ -150,11 +182,6 @@ class Hub:
         for sock, (_, wire) in list(self._members.items()):
             if now - wire.heard > SILENCE_S:
                 events += self._drop(sock, f"not heard for {SILENCE_S:.0f} s")
-                continue
-            try:
-                wire.beat()
-            except OSError as error:
-                events += self._drop(sock, f"connection broken: {error}")
         for sock, wire in list(self._strangers.items()):
             if now - wire.heard > SILENCE_S:
                 self._drop(sock, "said nothing")
@@ -190,6 +217,7 @@ class Hub:
 
     def close(self) -> None:
         """Stop listening and hang up on everybody."""
+        self._beats.stop()
         for sock in [*self._members, *self._strangers]:
             self._drop(sock, "over")
         self._selector.close()
@@ -223,29 +251,16 @@ class Link:
             self._wire.send({"type": "hello", **hello})
         except OSError as error:
             raise ControlError(f"connection broken: {error}") from error
+        self._beats = _Beats(lambda: [self._wire])
 
     def poll(self, wait_s: float) -> List[Message]:
         """Messages of the head within `wait_s` seconds; raises ControlError when the head is gone."""
-        self._wire.sock.settimeout(wait_s)
-        try:
-            readable = self._wire.sock.recv(1, socket.MSG_PEEK) is not None
-        except socket.timeout:
-            readable = False
-        except OSError as error:
-            raise ControlError(f"connection broken: {error}") from error
-        self._wire.sock.settimeout(5.0)
+        self._beats.polled()
+        readable, _, _ = select.select([self._wire.sock], [], [], wait_s)
         messages = self._wire.receive() if readable else []
         if time.monotonic() - self._wire.heard > SILENCE_S:
             raise ControlError(f"the head was not heard for {SILENCE_S:.0f} s")
-        self.send_beat()
         return messages
-
-    def send_beat(self) -> None:
-        """Keep the connection alive."""
-        try:
-            self._wire.beat()
-        except OSError as error:
-            raise ControlError(f"connection broken: {error}") from error
 
     def report(self, failure: Message) -> None:
         """Tell the head what failed on this node."""
@@ -256,4 +271,5 @@ class Link:
 
     def close(self) -> None:
         """Hang up; the head takes it as: this node has cleaned up."""
+        self._beats.stop()
         self._wire.sock.close()

@@ -21,6 +21,16 @@ def hub():
     made.close()
 
 
+@pytest.fixture
+def quick_hub(monkeypatch: pytest.MonkeyPatch):
+    """A hub that beats often and expects to be answered soon."""
+    monkeypatch.setattr(control, "SILENCE_S", 0.5)
+    monkeypatch.setattr(control, "BEAT_S", 0.1)
+    made = Hub("127.0.0.1", free_plan(4242).control, TOKEN)
+    yield made
+    made.close()
+
+
 def port_of(hub: Hub) -> int:
     return hub._listener.getsockname()[1]
 
@@ -47,7 +57,7 @@ def events(hub: Hub, kind: str, within_s: float = 5.0) -> list[dict]:
 def test_hello_failure_and_end(hub: Hub):
     node = link(hub)
     assert events(hub, "hello")[0]["rank"] == 1
-    assert hub.nodes == {1: {"node": "n1", "address": "10.0.0.2"}}
+    assert hub.nodes == {1: {"node": "n1", "address": "10.0.0.2", "ports": {}}}
     node.report({"component": "ray worker"})
     assert events(hub, "failed")[0]["failure"] == {"component": "ray worker"}
 
@@ -135,16 +145,48 @@ def test_a_silent_node_is_lost(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     silent.close()
 
 
-def test_beats_keep_both_sides_alive(hub: Hub, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(control, "SILENCE_S", 0.5)
-    monkeypatch.setattr(control, "BEAT_S", 0.1)
-    node = link(hub)
+def test_beats_keep_both_sides_alive(quick_hub: Hub):
+    node = link(quick_hub)
     until = time.monotonic() + 1.5
     seen: list[dict] = []
     while time.monotonic() < until:
-        seen += hub.poll(0.02)
+        seen += quick_hub.poll(0.02)
         assert node.poll(0.02) == []
     assert [event["type"] for event in seen] == ["hello"]
+    node.close()
+
+
+def test_a_hiccup_of_the_file_system_loses_nobody(quick_hub: Hub):
+    """Both sides hang for longer than the silence that is allowed: the beats of their threads have arrived."""
+    node = link(quick_hub)
+    assert events(quick_hub, "hello")
+    node.poll(0.02)
+    time.sleep(1.2)
+    assert quick_hub.poll(0.02) == []
+    assert node.poll(0.02) == []
+    node.close()
+
+
+def test_a_supervisor_that_hangs_for_good_falls_silent(quick_hub: Hub, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(control, "STUCK_S", 0.3)
+    node = link(quick_hub)  # and nobody polls it
+    assert events(quick_hub, "hello")
+    assert "not heard" in events(quick_hub, "lost", 5.0)[0]["why"]
+    node.close()
+
+
+def test_messages_of_two_threads_do_not_mix(hub: Hub, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(control, "BEAT_S", 0.0005)
+    node = link(hub)
+    assert events(hub, "hello")
+    for number in range(300):
+        hub.tell({"type": "nodes", "number": number, "addresses": ["10.0.0.1"] * 400})
+    numbers: list[int] = []
+    deadline = time.monotonic() + 10
+    while len(numbers) < 300 and time.monotonic() < deadline:
+        hub.poll(0.001)
+        numbers += [message["number"] for message in node.poll(0.05)]
+    assert numbers == list(range(300))
     node.close()
 
 
