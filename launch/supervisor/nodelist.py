@@ -3,6 +3,7 @@
 import itertools
 import re
 import socket
+import threading
 from typing import Iterator, List
 
 _LIMIT = 65536
@@ -40,13 +41,22 @@ def expand(nodelist: str) -> List[str]:
     return [name for name in found if not set(name) & set("[], \n")]
 
 
-def addresses_of(names: List[str]) -> List[str]:
-    """IPv4 addresses that the names resolve to; a name that does not resolve has none."""
+def addresses_of(names: List[str], limit_s: float = 3.0) -> List[str]:
+    """IPv4 addresses that the names resolve to within `limit_s` seconds for all; a name that does not has none.
+
+    A name server that is down answers each question after many seconds.
+    """
     found: List[str] = []
-    for name in names:
-        try:
-            answers = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
-        except (OSError, UnicodeError):
-            continue  # some clusters have no names for their compute nodes; the nodes tell their addresses
-        found += [str(answer[4][0]) for answer in answers]
+
+    def resolve() -> None:
+        for name in names:
+            try:
+                answers = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+            except (OSError, UnicodeError):
+                continue  # some clusters have no names for their compute nodes; the nodes tell their addresses
+            found.extend(str(answer[4][0]) for answer in answers)
+
+    asking = threading.Thread(target=resolve, name="names", daemon=True)
+    asking.start()
+    asking.join(limit_s)
     return list(dict.fromkeys(found))
