@@ -5,13 +5,13 @@ import os
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping, Optional
+from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 from launch.supervisor.addresses import choose, interfaces
 
 TOOLKIT = Path(__file__).resolve().parents[2]
 # Markers between the commands on the command line; render refuses a value that is equal to one.
-COMMANDS = ("::prepare", "::check", "::reward", "::trainer", "::merge")
+COMMANDS = ("::check", "::resume", "::prepare", "::reward", "::canary", "::trainer", "::merge")
 
 
 class UsageError(ValueError):
@@ -34,7 +34,16 @@ class Settings:
         gpus_expected: what Ray must show for all nodes together before the trainer starts.
         object_store_bytes: of Ray on this node; None: from the job's memory on the node.
         env_file: variables of this file of mode 0600 go to every part.
-        check: run to its end before Ray starts; the job ends when it fails.
+        reward_node: the last rank serves rewards and is not in Ray.
+        unresponsive_s: a reward server that answers nothing for that long has hung.
+        stalled_s: a trainer that writes nothing for that long has hung; None: it may be silent for ever.
+        ends_at: end of the allocation in Unix seconds; None: not known.
+        end_margin_s: kept free before that, so that the last checkpoint is whole.
+        max_restarts: how often the job may be requeued.
+        staged: this node's copy of the image, which goes away once this process runs from it.
+        image, data, job_file, notes: for the manifest.
+        check, resume: run to their ends before Ray starts; the job ends when one fails.
+        canary: run to its end before the trainer starts, when everything is ready.
     """
 
     run_dir: Path
@@ -59,8 +68,21 @@ class Settings:
     nodelist: str
     join_s: float
     ready_s: float
+    reward_node: bool
+    unresponsive_s: float
+    stalled_s: Optional[float]
+    ends_at: Optional[float]
+    end_margin_s: float
+    max_restarts: int
+    staged: Optional[Path]
+    image: Optional[Path]
+    data: List[Path]
+    job_file: Optional[Path]
+    notes: Dict[str, str]
     prepare: List[List[str]]
     check: List[str]
+    resume: List[str]
+    canary: List[str]
     reward: List[str]
     trainer: List[str]
     merge: List[str]
@@ -77,6 +99,16 @@ class Settings:
         return replace(self, interface=interface, address=address)
 
     @property
+    def reward_rank(self) -> int:
+        """The rank that serves rewards, where there is a server."""
+        return self.nodes - 1 if self.reward_node else 0
+
+    @property
+    def ray_nodes(self) -> int:
+        """How many nodes of the job are in Ray."""
+        return self.nodes - 1 if self.reward_node else self.nodes
+
+    @property
     def temp_dir(self) -> Path:
         """Node-local folder of this job. Ray adds 64 bytes for its sockets and may use 107, so it is short."""
         return Path(f"/tmp/rl-{os.getuid()}-{self.job_number}")
@@ -87,13 +119,28 @@ class Settings:
         return self.run_dir / f"rendezvous-{self.job_number}-{self.attempt}.json"
 
     @property
+    def over(self) -> Path:
+        """Written by the head at its very end: srun may have to wait for a node that is gone."""
+        return self.run_dir / f".over-{self.attempt}"
+
+    @property
+    def heartbeat(self) -> Path:
+        """Touched by the head while it lives."""
+        return self.run_dir / "heartbeat"
+
+    @property
     def reward_log(self) -> Path:
         """Folder where the reward client writes its log, and failure-NODE-PID.json before it raises."""
         return self.run_dir / self._of_attempt("reward_log")
 
-    def log(self, component: str) -> Path:
-        """Log file of a component on this node."""
-        return self.run_dir / self._of_attempt("logs") / f"{self.node}-{component.replace(' ', '-')}.log"
+    @property
+    def logs(self) -> Path:
+        """Folder of the logs of this attempt, of all nodes."""
+        return self.run_dir / self._of_attempt("logs")
+
+    def log(self, component: str, node: Optional[str] = None) -> Path:
+        """Log file of a component on this node, or on another."""
+        return self.logs / f"{node or self.node}-{component.replace(' ', '-')}.log"
 
     def _of_attempt(self, name: str) -> str:
         return f"{name}.{self.attempt}" if self.attempt else name
@@ -154,6 +201,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--interface", help="network interface to use on every node")
     parser.add_argument("--join-timeout", type=float, default=300.0, metavar="S", help="for all nodes to join")
     parser.add_argument("--ready-timeout", type=float, default=900.0, metavar="S", help="for the reward server")
+    parser.add_argument("--reward-node", action="store_true", help="the last node serves rewards, outside of Ray")
+    parser.add_argument(
+        "--reward-unresponsive", type=float, default=60.0, metavar="S", help="a silent reward server has hung"
+    )
+    parser.add_argument("--stalled-after", type=float, metavar="S", help="a trainer that writes nothing has hung")
+    parser.add_argument("--ends-at", type=float, metavar="EPOCH", help="end of the allocation, in Unix seconds")
+    parser.add_argument("--end-margin", type=float, default=0.0, metavar="S", help="kept free before that")
+    parser.add_argument("--max-restarts", type=_at_least(0), default=0, help="how often the job may be requeued")
+    parser.add_argument("--staged", type=Path, metavar="FILE", help="this node's copy of the image, to be removed")
+    parser.add_argument("--image", type=Path, metavar="FILE", help="the image, for the manifest")
+    parser.add_argument("--data", type=Path, action="append", default=[], metavar="FILE", help="likewise")
+    parser.add_argument("--job-file", type=Path, metavar="FILE", help="the job with all its values as JSON, likewise")
+    parser.add_argument("--note", action="append", default=[], metavar="NAME=VALUE", help="likewise")
     return parser
 
 
@@ -162,6 +222,15 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     if not (value.isascii() and value.isdigit()):
         raise UsageError(f"{name}={value!r} is not a number; start this by srun, from the rendered script")
     return int(value)
+
+
+def _only(commands: List[List[str]]) -> List[str]:
+    return commands[0] if commands else []
+
+
+def _note(text: str) -> Tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
 
 
 def _at_least(low: int) -> Callable[[str], int]:
@@ -194,8 +263,14 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
             f"this step has {environ['SLURM_NTASKS']} tasks but the job was rendered for {nodes} nodes, one "
             f"task each; do not change --nodes or --ntasks on the sbatch line, render again"
         )
-    total = args.ray_gpus_head + args.ray_gpus_other * (args.nodes - 1)
-    here = args.ray_gpus_head if rank == 0 else args.ray_gpus_other
+    others = args.nodes - 1 - args.reward_node
+    if others < 0:
+        raise UsageError("--reward-node takes a node of its own; give it 2 nodes or more")
+    total = args.ray_gpus_head + args.ray_gpus_other * others
+    # Outside Slurm there is one machine for all.
+    reward_node = args.reward_node and in_slurm
+    serves = rank == (nodes - 1 if reward_node else 0)
+    here = args.ray_gpus_head if rank == 0 else 0 if reward_node and serves else args.ray_gpus_other
     return Settings(
         run_dir=args.run_dir.absolute(),
         checkpoint_dir=args.checkpoint_dir.absolute(),
@@ -208,7 +283,7 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         interface="" if in_slurm else "lo",
         address="" if in_slurm else "127.0.0.1",
         ray_gpus=here if in_slurm else total,
-        reward_gpus=args.reward_gpus if rank == 0 else 0,
+        reward_gpus=args.reward_gpus if serves else 0,
         logical_gpus=args.logical_gpus,
         expect_steps=args.expect_steps,
         gpus_expected=total,
@@ -219,9 +294,22 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         nodelist=environ.get("SLURM_JOB_NODELIST", "") if in_slurm else "",
         join_s=args.join_timeout,
         ready_s=args.ready_timeout,
+        reward_node=reward_node,
+        unresponsive_s=args.reward_unresponsive,
+        stalled_s=args.stalled_after,
+        ends_at=args.ends_at if in_slurm else None,
+        end_margin_s=args.end_margin,
+        max_restarts=args.max_restarts if in_slurm else 0,
+        staged=args.staged,
+        image=args.image,
+        data=args.data,
+        job_file=args.job_file,
+        notes=dict(_note(text) for text in args.note),
         prepare=commands["::prepare"],
-        check=(commands["::check"] or [[]])[0],
-        reward=(commands["::reward"] or [[]])[0],
-        trainer=commands["::trainer"][0],
-        merge=(commands["::merge"] or [[]])[0],
+        check=_only(commands["::check"]),
+        resume=_only(commands["::resume"]),
+        reward=_only(commands["::reward"]),
+        canary=_only(commands["::canary"]),
+        trainer=_only(commands["::trainer"]),
+        merge=_only(commands["::merge"]),
     )

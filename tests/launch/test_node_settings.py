@@ -54,6 +54,24 @@ def test_in_slurm_each_node_has_its_own(monkeypatch: pytest.MonkeyPatch):
         settings.read_settings([*ARGS, "::trainer", "t"], {**slurm, "SLURM_NTASKS": "2"})
 
 
+def test_a_reward_node_is_the_last_one_and_not_in_ray():
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "3", "SLURMD_NODENAME": "n"}
+    words = [*ARGS, "--reward-node", "--reward-gpus", "4", "::reward", "r", "::trainer", "t"]
+    nodes = [settings.read_settings(words, {**slurm, "SLURM_PROCID": str(rank)}) for rank in range(3)]
+    assert [(node.ray_gpus, node.reward_gpus) for node in nodes] == [(1, 0), (2, 0), (0, 4)]
+    assert {(node.reward_rank, node.ray_nodes, node.gpus_expected) for node in nodes} == {(2, 2, 3)}
+    alone = settings.read_settings(words, {})  # one machine for all
+    assert (alone.reward_rank, alone.ray_nodes, alone.ray_gpus, alone.reward_gpus) == (0, 1, 3, 4)
+    with pytest.raises(settings.UsageError, match="2 nodes or more"):
+        settings.read_settings([*words[:-4], "--nodes", "1", *words[-4:]], {})
+
+
+def test_what_needs_slurm_is_off_without_it():
+    words = [*ARGS, "--ends-at", "1e9", "--max-restarts", "3", "--note", "slurm=24.11 a=b", "::trainer", "t"]
+    here = settings.read_settings(words, {})
+    assert (here.ends_at, here.max_restarts, here.notes) == (None, 0, {"slurm": "24.11 a=b"})
+
+
 def test_rays_folder_leaves_room_for_its_sockets(monkeypatch: pytest.MonkeyPatch):
     """A07: at most 43 bytes."""
     monkeypatch.setattr(os, "getuid", lambda: 4294967294)
