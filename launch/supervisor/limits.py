@@ -4,7 +4,7 @@ import os
 import resource
 import shutil
 from pathlib import Path
-from typing import List, Mapping, Optional
+from typing import Iterator, List, Mapping, Optional, Tuple
 
 OPEN_FILES = 65535
 _FEW_FILES = 16384
@@ -67,19 +67,40 @@ def job_memory(environ: Mapping[str, str], cgroup_root: Path = Path("/sys/fs/cgr
     return min(found, default=None)
 
 
-def _cgroup_limits(root: Path) -> List[int]:
-    """Memory limits of this process's cgroups and of those above, v2 and v1."""
+def _memory_cgroups(root: Path) -> Iterator[Tuple[Path, Path, bool]]:
+    """(where the tree is mounted, this process's folder, whether it is v2) of each that counts memory."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return []
-    found = []
+        return
     for line in lines:
         _, controllers, place = line.split(":", 2)
-        if controllers not in ("", "memory") and "memory" not in controllers.split(","):
-            continue
-        base, name = (root, "memory.max") if controllers == "" else (root / "memory", "memory.limit_in_bytes")
-        folder = base / place.lstrip("/")
+        if controllers == "" or "memory" in controllers.split(","):
+            base = root if controllers == "" else root / "memory"
+            yield base, base / place.lstrip("/"), controllers == ""
+
+
+def oom_kills(cgroup_root: Path = Path("/sys/fs/cgroup")) -> Optional[int]:
+    """How many processes of this one's cgroup the kernel has killed for want of memory; None where it is not told.
+
+    With Slurm's task/cgroup that is the job on this node, since it began.
+    """
+    for _, folder, new in _memory_cgroups(cgroup_root):
+        try:
+            text = (folder / ("memory.events" if new else "memory.oom_control")).read_text()
+        except OSError:
+            continue  # not mounted in the container, or the root of the tree
+        counts = dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line)
+        if counts.get("oom_kill", "").strip().isdigit():
+            return int(counts["oom_kill"])
+    return None
+
+
+def _cgroup_limits(root: Path) -> List[int]:
+    """Memory limits of this process's cgroups and of those above, v2 and v1."""
+    found = []
+    for base, folder, new in _memory_cgroups(root):
+        name = "memory.max" if new else "memory.limit_in_bytes"
         for part in [folder, *folder.parents]:
             try:
                 text = (part / name).read_text().strip()

@@ -6,7 +6,8 @@ import stat
 from pathlib import Path
 from typing import List
 
-from launch.supervisor.processes import end_descendants
+from launch.supervisor.processes import end_descendants, note_shared_memory
+from launch.supervisor.shared_memory import remove_noted
 from launch.supervisor.verdict import SetupError
 
 
@@ -27,10 +28,12 @@ def make_temp_dir(folder: Path) -> None:
 
 
 def clean_up(folder: Path, grace_s: float) -> List[int]:
-    """End every process of the job on this node and remove its folder. Returns processes that are left.
+    """End every process of the job on this node, remove its folder and its files in /dev/shm.
 
-    Does nothing the second time.
+    Returns processes that are left. Does nothing the second time.
     """
+    note_shared_memory()
     left = end_descendants(grace_s)
+    remove_noted()
     shutil.rmtree(folder, ignore_errors=True)
     return left

@@ -175,8 +175,8 @@ def ephemeral_warning(plan: PortPlan, ephemeral: Optional[Ephemeral] = None) -> 
     if found is None or not found.overlaps((plan.ports.start - FIRST_PORT) // BLOCK_SIZE):
         return None
     return (
-        f"net.ipv4.ip_local_port_range is {found.low} {found.high} on this node: the kernel may give this job's ports "
-        f"({plan.ports.start}-{plan.worker_max}) to connections of any program, and Ray then fails with 'Address "
-        f"already in use'; ask the site to begin the range at 32768, or to keep {FIRST_PORT}-"
+        f"net.ipv4.ip_local_port_range is {found.low} {found.high} on this node: the kernel may give ports of "
+        f"this job ({plan.ports.start}-{plan.worker_max}) to connections of any program, and Ray then fails with "
+        f"'Address already in use'; ask the site to begin the range at 32768, or to keep {FIRST_PORT}-"
         f"{FIRST_PORT + BLOCKS * BLOCK_SIZE - 1} in net.ipv4.ip_local_reserved_ports"
     )

@@ -2,12 +2,17 @@
 
 import contextlib
 import ctypes
+import errno
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Set
+
+from launch.supervisor.shared_memory import note_files
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 KILL_S = 5.0
@@ -75,8 +80,22 @@ def reap_orphans() -> None:
                 os.waitpid(pid, os.WNOHANG)
 
 
+_STARTER = [sys.executable, "-I", "-S", str(Path(__file__).resolve().with_name("ends_with_parent.py"))]
+
+
+def _findable(command: List[str], env: Dict[str, str], cwd: Path) -> None:
+    """Raises FileNotFoundError for a command that there is not, before something is started that would."""
+    name = command[0]
+    place = str(cwd / name) if os.sep in name else name
+    if shutil.which(place, path=env.get("PATH", os.defpath)) is None:
+        raise FileNotFoundError(errno.ENOENT, "no such command, or it may not be run", name)
+
+
 class Component:
     """One part of the job: a child process, its log, its exit code.
+
+    It gets SIGTERM when the thread that made it ends, also when this process is killed by -9 (`ends_with_parent`):
+    make it in the main thread. Raises OSError when it cannot be started.
 
     Attributes:
         name: as in the verdict, e.g. "trainer".
@@ -88,10 +107,11 @@ class Component:
         self.name = name
         self.log = log
         self.exit_code: Optional[int] = None
+        _findable(command, env, cwd)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as stream:
             self._process = subprocess.Popen(
-                command,
+                [*_STARTER, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -116,11 +136,19 @@ class Component:
             _signal(self.pid, number)
 
 
+def note_shared_memory() -> None:
+    """Remember what the processes below this one have in /dev/shm, for `node_folder.clean_up` to remove."""
+    note_files(descendants(os.getpid()))
+
+
 def stop(parts: Sequence[Component], grace_s: float) -> None:
     """Ask the processes to end, all at once; kill those that run after `grace_s` seconds.
 
-    One that not even SIGKILL ends within KILL_S seconds (it hangs in the kernel) is left.
+    One that not even SIGKILL ends within KILL_S seconds (it hangs in the kernel) is left. What the job has in
+    /dev/shm is noted before (`shared_memory`).
     """
+    if any(part.poll() is None for part in parts):
+        note_shared_memory()
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
         for part in parts:
             part.send(number)

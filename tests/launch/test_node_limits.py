@@ -72,7 +72,7 @@ def test_a23_every_node_is_reached_without_a_proxy():
 
 
 def test_a23_hosts_are_names_and_addresses():
-    assert slurm_hosts("localhost") == ["localhost", "127.0.0.1"]
+    assert list(slurm_hosts("localhost")) == ["localhost", "127.0.0.1"]
 
 
 # ---- B08, A07: folders of the job on the node
@@ -170,6 +170,34 @@ def test_a30_ray_is_told(monkeypatch: pytest.MonkeyPatch):
         assert size <= 0.3 * GIB
     fixed = head_command(here("--object-store", "100000000"), ports)
     assert "--object-store-memory=100000000" in fixed
+
+
+# ---- the kernel's own count of what it killed for memory
+
+
+@pytest.mark.parametrize(
+    ("text", "kills"),
+    [
+        ("low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n", 2),
+        ("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5),
+        ("oom_kill_disable 0\nunder_oom 0\n", None),  # v1 before Linux 4.13
+        ("", None),
+        (None, None),
+    ],
+)
+def test_kills_for_memory_are_counted(tmp_path: Path, text: str | None, kills: int | None):
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, place = line.split(":", 2)
+        if text is not None and (not controllers or "memory" in controllers.split(",")):
+            folder = (tmp_path / "memory" if controllers else tmp_path) / place.lstrip("/")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ("memory.oom_control" if controllers else "memory.events")).write_text(text)
+    assert limits.oom_kills(tmp_path) == kills
+
+
+def test_this_machine_says_a_count_or_nothing():
+    found = limits.oom_kills()
+    assert found is None or found >= 0
 
 
 # ---- A33: limits of a process
