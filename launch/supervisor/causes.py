@@ -128,10 +128,17 @@ _ROWS = (
         "reward server",
     ),
     _row(
+        "node-lost",
+        "a node is gone: it lost its power or its network, or its supervisor was killed",
+        "look at the node's state (sinfo); submit again, or let recovery.requeue do it; leave the node out if it "
+        "fails twice",
+        "node",
+    ),
+    _row(
         "ray-node-lost",
-        "a node, or Ray on it, ended while the job ran",
-        "look at the node's own log and its state (sinfo); submit again, or let recovery.requeue do it; leave "
-        "the node out if it fails twice",
+        "Ray on a node ended while the job ran",
+        "look at the node's own log; submit again, or let recovery.requeue do it; leave the node out if it fails "
+        "twice",
         "ray worker",
     ),
     _row(
@@ -151,7 +158,6 @@ _ROWS = (
         "the time limit of the allocation came",
         "submit again: the job goes on from its last checkpoint; or set recovery.requeue, a longer "
         "cluster.time, more frequent checkpoints",
-        "cancelled",
     ),
     _row(
         "cancelled", "a user or the site ended the job", "submit again: the job goes on from its last checkpoint"
@@ -169,7 +175,7 @@ CAUSES: Dict[str, Cause] = {row.kind: row for row in _ROWS}
 
 _OF_COMPONENT = {
     "nodes": "nodes-missing",
-    "node": "ray-node-lost",
+    "node": "node-lost",
     "ray worker": "ray-node-lost",
     "ray head": "ray-node-lost",
     "ray watch": "ray-node-lost",
@@ -183,7 +189,7 @@ _IN_WORDS = ("setup", "node", "head", "nodes")
 _KEEP_CODE = ("setup", "job", "reward client")
 
 
-def diagnose(failure: Failure, logs: Sequence[Path], oom_kills: int) -> Failure:
+def diagnose(failure: Failure, logs: Sequence[Path], oom_kills: Optional[int]) -> Failure:
     """The failure with its cause: kind, exit code by the rule above, evidence, what to do.
 
     A kind that the failure has already stays, and its exit code too.
@@ -192,7 +198,7 @@ def diagnose(failure: Failure, logs: Sequence[Path], oom_kills: int) -> Failure:
         failure: the first thing that failed.
         logs: of the run's parts on all nodes (NODE-COMPONENT.log). The failed part's own decides; in the others
             only what takes other parts with it counts: memory and disks.
-        oom_kills: processes of the job that kernels killed for want of memory (cgroup memory.events).
+        oom_kills: processes of the job that kernels killed for want of memory; None: not told.
     """
     if failure.kind:
         return _told(failure, failure.kind, None, keep_code=True)
@@ -202,13 +208,12 @@ def diagnose(failure: Failure, logs: Sequence[Path], oom_kills: int) -> Failure:
     kind, evidence = _look(failure, logs, number)
     if failure.component == "job":
         kind = kind if kind == "wall-time" else "cancelled"
-    elif oom_kills > 0 and kind in ("", *LINKS):
+    elif oom_kills and kind in ("", *LINKS):
         kind = "out-of-memory"
         killed = f"kernels killed {oom_kills} of the job's processes for want of memory"
         failure = replace(failure, cause=f"{failure.cause}; {killed}")
-    elif number is not None and not kind:
-        kind = "killed"
-    kind = kind or _OF_COMPONENT.get(failure.component, "unrecognised")
+    elif not kind:
+        kind = _OF_COMPONENT.get(failure.component, "unrecognised" if number is None else "killed")
     return _told(failure, kind, evidence, keep_code=False)
 
 

@@ -40,6 +40,7 @@ EXIT_CODES: Dict[str, int] = {
     "gpu unusable": 44,
     "import error": 45,
     "worker died": 46,
+    "wall time": 47,
     "cancelled": 143,
 }
 
@@ -191,7 +192,7 @@ def write_verdict(
     attempt: int = 0,
     restart: Optional[Restart] = None,
 ) -> None:
-    """Write RUN_DIR/verdict.json; that of an attempt which is followed by another also as verdict.ATTEMPT.json.
+    """Write RUN_DIR/verdict.json. The script of the next attempt, if any, keeps it as verdict.ATTEMPT.json.
 
     Args:
         state: completed, failed, cancelled or requeued.
@@ -222,6 +223,4 @@ def write_verdict(
         "requeue": bool(restart and restart.requeue),
         "requeue_why": restart.why if restart else None,
     }
-    if verdict["requeue"]:
-        write_json(run_dir / f"verdict.{attempt}.json", verdict)
     write_json(run_dir / "verdict.json", verdict)
