@@ -17,9 +17,9 @@ if __package__ in (None, ""):
     # By path, so that PYTHONPATH stays the image's own; modules of launch/ must not shadow others.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from launch.supervisor.head import run_head
 from launch.supervisor.limits import low_limits, raise_open_files
 from launch.supervisor.node_folder import clean_up, make_temp_dir
+from launch.supervisor.outcome import run_head
 from launch.supervisor.processes import adopt_orphans
 from launch.supervisor.settings import Settings, UsageError, read_settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, note_failure, write_verdict
@@ -88,7 +88,13 @@ def main(words: Optional[List[str]] = None) -> int:
         print(f"launch/node.py: {error}", file=sys.stderr)
         return 2
     adopt_orphans()
-    return _supervise(settings)
+    if settings.staged is not None:
+        settings.staged.unlink(missing_ok=True)  # the image is mounted by now, and nobody else uses this copy
+    code = _supervise(settings)
+    if settings.rank == 0:
+        with contextlib.suppress(OSError):  # the script then waits for srun, however long that takes
+            settings.over.write_text(f"{code}\n")
+    return code
 
 
 if __name__ == "__main__":

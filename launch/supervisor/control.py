@@ -264,8 +264,12 @@ class Link:
 
     def report(self, failure: Message) -> None:
         """Tell the head what failed on this node."""
+        self.tell({"type": "failed", "failure": failure})
+
+    def tell(self, message: Message) -> None:
+        """Send the head a message."""
         try:
-            self._wire.send({"type": "failed", "failure": failure})
+            self._wire.send(message)
         except OSError as error:
             raise ControlError(f"connection broken: {error}") from error
 

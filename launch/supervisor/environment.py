@@ -2,13 +2,15 @@
 
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
-from typing import Dict, Iterable, List, Mapping
+from typing import Dict, Iterable, Mapping, Tuple
 
 from launch.supervisor.devices import one_variable, split_devices, visible_variable, with_devices, without_devices
 from launch.supervisor.env_file import read_env_file
 from launch.supervisor.nodelist import addresses_of, expand
 from launch.supervisor.settings import TOOLKIT, Settings
+from launch.supervisor.wall_time import expiration_environment
 
 # MPI, PMIx and Lightning take these for their own launch and go wrong; our own reading of them is over by now.
 _TASK_VARIABLES = re.compile(
@@ -69,6 +71,7 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
         REWARD_SERVER_TOKEN_FILE=str(settings.run_dir / "reward_token"),
     )
     env.update(_caches(env, settings.temp_dir / "cache"))
+    env.update(expiration_environment(settings))
     # As many threads as cores in each of many processes meet the limit of processes.
     env.setdefault("OPENBLAS_NUM_THREADS", "1")
     return env
@@ -110,10 +113,11 @@ def with_direct(env: Mapping[str, str], hosts: Iterable[str]) -> Dict[str, str]:
     return {**env, "no_proxy": proxies, "NO_PROXY": proxies}
 
 
-def slurm_hosts(nodelist: str) -> List[str]:
+@lru_cache(maxsize=1)
+def slurm_hosts(nodelist: str) -> Tuple[str, ...]:
     """Names of the job's nodes as Slurm knows them, and the addresses that they resolve to."""
     names = expand(nodelist)
-    return [*names, *addresses_of(names)]
+    return (*names, *addresses_of(names))
 
 
 def with_head(

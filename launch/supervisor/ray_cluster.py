@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, Tuple
 
+from launch.supervisor.cause_finder import find_cause
 from launch.supervisor.limits import node_object_store
 from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.ports import PortPlan
@@ -56,6 +57,12 @@ def head_command(settings: Settings, ports: PortPlan) -> List[str]:
 def worker_command(settings: Settings, ports: PortPlan, head: str) -> List[str]:
     """`ray start` on another node, in the foreground; `head` is address:port of the GCS."""
     return [*_RAY, "start", f"--address={head}", *_resources(settings, ports)]
+
+
+def port_was_taken(log: Path) -> bool:
+    """Whether Ray's log says that another program has one of its ports."""
+    found = find_cause(log)
+    return found is not None and found.kind == "port-taken"
 
 
 def watch_command() -> List[str]:

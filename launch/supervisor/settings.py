@@ -212,7 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--staged", type=Path, metavar="FILE", help="this node's copy of the image, to be removed")
     parser.add_argument("--image", type=Path, metavar="FILE", help="the image, for the manifest")
     parser.add_argument("--data", type=Path, action="append", default=[], metavar="FILE", help="likewise")
-    parser.add_argument("--job-file", type=Path, metavar="FILE", help="the job with all its values as JSON, likewise")
+    parser.add_argument("--job-file", type=Path, metavar="FILE", help="the whole job as JSON, likewise")
     parser.add_argument("--note", action="append", default=[], metavar="NAME=VALUE", help="likewise")
     return parser
 

@@ -1,11 +1,15 @@
 """What the head node watches while the job runs: the other nodes, Ray, its own parts, rewards, signals."""
 
+import contextlib
 import json
 import time
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Set
 
 from launch.supervisor.control import Hub, Message
 from launch.supervisor.log_follower import LogFollower
+from launch.supervisor.log_limit import cut_logs
+from launch.supervisor.missing_nodes import MissingNodes
+from launch.supervisor.nodelist import expand
 from launch.supervisor.processes import REAP_S, SIGNAL_S, Component, reap_orphans
 from launch.supervisor.ray_cluster import RayNodes
 from launch.supervisor.settings import Settings
@@ -18,6 +22,7 @@ from launch.supervisor.verdict import (
     noted_failures,
     read_failure,
 )
+from launch.supervisor.wall_time import out_of_time
 
 _POLL_S = 0.2
 # A part that died takes the trainer with it; the part is the cause, and is noticed within this time.
@@ -26,6 +31,7 @@ _ROOT_CAUSE_S = 4.0
 _TOLD_NODES = 3000
 # After that the nodes that are there start without those that come late.
 _ADDRESSES_S = 20.0
+_HEARTBEAT_S = 10.0
 
 Cancelled = Callable[[], Optional[int]]
 
@@ -43,11 +49,19 @@ def failure_of(part: Component, node: str, exit_code: int) -> Failure:
     return Failure(part.name, node, ended, exit_code, find_evidence(part.log))
 
 
+def out_of_time_failure(settings: Settings) -> Failure:
+    """The end of the allocation is near, or here."""
+    at = time.strftime("%H:%M:%S", time.localtime(settings.ends_at))
+    cause = f"out of time: the allocation ends at {at}"
+    return Failure("job", settings.node, cause, EXIT_CODES["wall time"], kind="wall-time")
+
+
 class Watch:
     """Turns whatever fails into JobFailed.
 
     Attributes:
         parts: components that must run as long as they are watched.
+        dead: nodes that were lost before they joined.
         ray_nodes: the Ray cluster as its watcher tells it.
     """
 
@@ -55,11 +69,16 @@ class Watch:
         self._settings = settings
         self._hub = hub
         self._cancelled = cancelled
-        self._reaped = time.monotonic()
+        self._reaped = 0.0
+        self._beaten = 0.0
         self._over = False
         self._ray_up: Optional[float] = None
+        self._for_workers: Message = {}
         self._told = 0
+        self._signalled: Set[int] = set()
+        self._missing = MissingNodes() if settings.nodes > 1 else None
         self.parts: List[Component] = []
+        self.dead: List[str] = []
         self.ray_nodes = RayNodes(LogFollower(settings.log("ray watch")))
 
     def turn(self) -> None:
@@ -67,16 +86,28 @@ class Watch:
         self._see_signal()
         try:
             self._see_failure()
-        except JobFailed:
+        except JobFailed as error:
+            if error.failure.kind == "node-lost":
+                raise  # srun then signals the other nodes
             # Slurm signals every process of a step, the image's file system too: what dies of it is no cause.
             until = time.monotonic() + SIGNAL_S
             while time.monotonic() < until:
                 self._see_signal()
                 time.sleep(0.05)
             raise
-        if time.monotonic() - self._reaped > REAP_S:
-            self._reaped = time.monotonic()
+        self._keep_house()
+
+    def _keep_house(self) -> None:
+        now = time.monotonic()
+        if now - self._reaped > REAP_S:
+            self._reaped = now
             reap_orphans()
+            for told in cut_logs(sorted(self._settings.logs.glob(f"{self._settings.node}-*.log"))):
+                say(self._settings, told)
+        if now - self._beaten > _HEARTBEAT_S:
+            self._beaten = now
+            with contextlib.suppress(OSError):  # for people who look; a hiccup of the file system is no failure
+                self._settings.heartbeat.touch()
 
     def _see_failure(self) -> None:
         if self._over:
@@ -85,7 +116,7 @@ class Watch:
             self._see_nodes()
         for part in self.parts:
             if part.poll() is not None:
-                raise JobFailed(failure_of(part, self._settings.node, EXIT_CODES[part.name]))
+                raise JobFailed(self._failure_of(part))
         self._see_reward_outage()
 
     def wait(self, ready: Callable[[], bool], limit_s: float, component: str) -> None:
@@ -94,7 +125,7 @@ class Watch:
         while not ready():
             self.turn()
             if time.monotonic() > deadline:
-                raise self.failed(component, f"not ready after {limit_s:.0f} s: {self._missing(component)}")
+                raise self.failed(component, f"not ready after {limit_s:.0f} s: {self._why_not(component)}")
 
     def let_root_cause_show(self) -> None:
         """Give a part that took the trainer with it the time to be seen; raises JobFailed with it."""
@@ -102,9 +133,13 @@ class Watch:
         while time.monotonic() < until:
             self.turn()
 
-    def ray_is_up(self) -> None:
-        """Let the other nodes start Ray: when all of them are known, or those that are after some time."""
+    def ray_is_up(self, for_workers: Message) -> None:
+        """Let the other nodes start Ray: when all of them are known, or those that are after some time.
+
+        `for_workers` is what they need to know besides the addresses of all.
+        """
         self._ray_up = time.monotonic()
+        self._for_workers = for_workers
 
     def nodes_are_over(self) -> None:
         """Stop watching the other nodes and the parts: what is left of the job needs this node alone."""
@@ -117,24 +152,60 @@ class Watch:
 
     # ---- one look each
 
+    def _failure_of(self, part: Component) -> Failure:
+        code = EXIT_CODES.get(part.name, EXIT_CODES["reward server"])
+        if part.name != "reward watch":
+            return failure_of(part, self._settings.node, code)
+        cause = f"has hung: no answer for {self._settings.unresponsive_s:g} s"
+        evidence = find_evidence(part.log)
+        return Failure("reward server", self.reward_node, cause, code, evidence, kind="reward-hang")
+
+    @property
+    def reward_node(self) -> str:
+        """Name of the node that serves rewards."""
+        info = self._hub.nodes.get(self._settings.reward_rank)
+        return str(info["node"]) if info else self._settings.node
+
     def _see_nodes(self) -> None:
         for event in self._hub.poll(_POLL_S):
             self._on_event(event)
+        self._see_missing()
         self._tell_addresses()
         for address in self.ray_nodes.update():
             names = {info["address"]: str(info["node"]) for info in self._hub.nodes.values()}
-            raise self.failed("ray worker", f"Ray lost the node at {address}", names.get(address))
+            lost = Failure(
+                "ray worker",
+                names.get(address) or self._settings.node,
+                f"Ray lost the node at {address}",
+                EXIT_CODES["ray worker"],
+                kind="ray-node-lost",
+            )
+            raise JobFailed(lost)
+
+    def _see_missing(self) -> None:
+        if self._missing is None or len(self._hub.nodes) == self._settings.nodes - 1:
+            return
+        joined = {str(info["node"]): str(info["address"]) for info in self._hub.nodes.values()}
+        names = [name for name in expand(self._settings.nodelist) if name != self._settings.node]
+        self.dead = self._missing.dead(joined, [name for name in names if name not in joined])
+        if self.dead:
+            cause = "node lost before it joined: it does not answer, other nodes do"
+            raise JobFailed(Failure("node", self.dead[0], cause, EXIT_CODES["node"], kind="node-lost"))
 
     def _on_event(self, event: Message) -> None:
         info = self._hub.nodes.get(int(event["rank"]), {})
         node = str(info.get("node"))
         if event["type"] == "failed":
             raise JobFailed(read_failure(event["failure"]))
+        if event["type"] == "signal":
+            self._signalled.add(int(event["rank"]))
         if event["type"] == "lost":
             for noted in noted_failures(self._settings.run_dir):
                 if noted.node == node:
                     raise JobFailed(noted)
-            raise self.failed("node", f"node lost: {event['why']}", node)
+            # One that was told to end first is a cancelled job's.
+            kind = "" if event["rank"] in self._signalled else "node-lost"
+            raise JobFailed(Failure("node", node, f"node lost: {event['why']}", EXIT_CODES["node"], kind=kind))
         if event["type"] == "hello":
             say(self._settings, f"{node} joined from {info['address']}")
 
@@ -145,7 +216,7 @@ class Watch:
         if known == self._settings.nodes - 1 or time.monotonic() - self._ray_up > _ADDRESSES_S:
             self._told = known
             addresses = [self._settings.address, *(n["address"] for n in self._hub.nodes.values())]
-            self._hub.tell({"type": "nodes", "addresses": addresses[:_TOLD_NODES]})
+            self._hub.tell({"type": "nodes", "addresses": addresses[:_TOLD_NODES], **self._for_workers})
 
     def _see_reward_outage(self) -> None:
         """verl does not end for every exception of a reward function; the client's file says that it raised."""
@@ -153,7 +224,10 @@ class Watch:
             told = json.loads(file.read_text())
             evidence = Evidence(str(file), None, str(told["error"])[:500])
             code = EXIT_CODES["reward outage"]
-            raise JobFailed(Failure("reward client", str(told["node"]), "reward outage", code, evidence))
+            failure = Failure(
+                "reward client", str(told["node"]), "reward outage", code, evidence, kind="reward-outage"
+            )
+            raise JobFailed(failure)
 
     def _see_signal(self) -> None:
         number = self._cancelled()
@@ -163,12 +237,15 @@ class Watch:
             # srun signals everybody when one node fails; a cancelled job has such notes of a signal, too.
             if noted.exit_code != EXIT_CODES["cancelled"]:
                 raise JobFailed(noted)
-        cause = f"cancelled or out of time: signal {number}"
-        raise JobFailed(Failure("job", self._settings.node, cause, EXIT_CODES["cancelled"]))
+        if out_of_time(self._settings, time.time()):
+            raise JobFailed(out_of_time_failure(self._settings))
+        cause = f"cancelled: signal {number}"
+        raise JobFailed(Failure("job", self._settings.node, cause, EXIT_CODES["cancelled"], kind="cancelled"))
 
-    def _missing(self, component: str) -> str:
+    def _why_not(self, component: str) -> str:
         if component != "nodes":
-            evidence = find_evidence(self._settings.log(component))
+            node = self.reward_node if component == "reward server" else self._settings.node
+            evidence = find_evidence(self._settings.log(component, node))
             return f"{evidence.file}: {evidence.text}" if evidence else "it has written no log"
         here = [f"{info['node']} ({info['address']})" for _, info in sorted(self._hub.nodes.items())]
         return (

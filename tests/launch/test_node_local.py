@@ -207,7 +207,7 @@ def test_a_signal_ends_the_job_cleanly(start):
     run.until("trainer", "trainer up")
     run.process.send_signal(signal.SIGTERM)
     assert run.wait(30) == 143
-    assert (run.verdict["state"], run.verdict["cause"]) == ("cancelled", "cancelled or out of time: signal 15")
+    assert (run.verdict["state"], run.verdict["cause"]) == ("cancelled", "cancelled: signal 15")
 
 
 @pytest.mark.parametrize(
