@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import List, Optional
+from typing import Callable, List, Optional
 
 if __package__ in (None, ""):
     # By path, so that PYTHONPATH stays the image's own; modules of launch/ must not shadow others.
@@ -19,11 +19,9 @@ if __package__ in (None, ""):
 
 from launch.supervisor.limits import low_limits, raise_open_files
 from launch.supervisor.node_folder import clean_up, make_temp_dir
-from launch.supervisor.outcome import run_head
 from launch.supervisor.processes import adopt_orphans
 from launch.supervisor.settings import Settings, UsageError, read_settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, note_failure, write_verdict
-from launch.supervisor.worker import run_worker
 
 # Slurm's own, and what sites let it send before the time limit (--signal).
 _ENDING = (
@@ -51,6 +49,17 @@ def _failed_alone(settings: Settings, started: float, failure: Failure) -> int:
     return failure.exit_code
 
 
+def _role(settings: Settings) -> Callable[[Settings, Callable[[], Optional[int]]], int]:
+    """What this node does. Hundreds of nodes import from one file system at once: each only what it needs."""
+    if settings.rank == 0:
+        from launch.supervisor.outcome import run_head
+
+        return run_head
+    from launch.supervisor.worker import run_worker
+
+    return run_worker
+
+
 def _supervise(settings: Settings) -> int:
     started = time.time()
     try:
@@ -63,7 +72,7 @@ def _supervise(settings: Settings) -> int:
             )
         settings = settings.with_address()
         make_temp_dir(settings.temp_dir)
-        return run_head(settings, _cancelled) if settings.rank == 0 else run_worker(settings, _cancelled)
+        return _role(settings)(settings, _cancelled)
     except JobFailed as error:
         return _failed_alone(settings, started, error.failure)
     except SetupError as error:

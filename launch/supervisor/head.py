@@ -17,7 +17,8 @@ from launch.supervisor.environment import (
     with_direct,
     with_head,
 )
-from launch.supervisor.ports import free_plan
+from launch.supervisor.manifest import hash_command, write_manifest
+from launch.supervisor.ports import ephemeral_warning, free_plan
 from launch.supervisor.processes import Component, stop
 from launch.supervisor.ray_cluster import head_command, port_was_taken, watch_command
 from launch.supervisor.reward_server import is_ready, server_command
@@ -71,7 +72,10 @@ class Head:
         settings = self._settings
         self._publish()
         say(settings, f"head at {settings.address} ({settings.interface}), {settings.nodes} nodes")
-        self._record()
+        self.record()
+        warning = ephemeral_warning(self._ports)
+        if warning:
+            say(settings, f"warning: {warning}")
         if settings.check:
             self._run_to_end("check", settings.check)
         if settings.resume and any(settings.checkpoint_dir.glob("global_step_*")):
@@ -96,18 +100,10 @@ class Head:
         told = {"address": self._settings.address, "control_port": self._ports.control, "token": self._token}
         write_json(self._settings.rendezvous, told, mode=0o600)
 
-    def _record(self) -> None:
-        settings = self._settings
-        told = {
-            "job": settings.job_number,
-            "attempt": settings.attempt,
-            "nodes": settings.nodes,
-            "head": {"node": settings.node, "interface": settings.interface, "address": settings.address},
-            "ports": self._ports.services,
-            "checkpoint_dir": str(settings.checkpoint_dir),
-            "logs": str(settings.logs),
-        }
-        write_json(settings.run_dir / "manifest.json", told)
+    def record(self) -> None:
+        """Write the manifest with what is known by now."""
+        others = [{"rank": rank, **info} for rank, info in sorted(self._hub.nodes.items())]
+        write_manifest(self._settings, self._ports, others)
 
     def _find_reward_node(self) -> None:
         """Ray's processes inherit where rewards come from, so the node that gives them must be known first."""
@@ -160,7 +156,7 @@ class Head:
         self._watch.wait(lambda: len(self._hub.nodes) == settings.nodes - 1, settings.join_s, "nodes")
         # Their addresses need not be what their names resolve to.
         self._env = with_direct(self._env, (str(info["address"]) for info in self._hub.nodes.values()))
-        self._record()
+        self.record()
         self._watch.wait(lambda: ray.alive == settings.ray_nodes, settings.join_s, "nodes")
         if ray.gpus != settings.gpus_expected:
             shown = {address: gpus for address, (_, gpus) in ray.nodes.items()}
@@ -185,7 +181,12 @@ class Head:
         train(settings, self._watch, self._start_trainer)
 
     def _start_trainer(self) -> Component:
-        return self._component("trainer", self._settings.trainer, self._env)
+        trainer = self._component("trainer", self._settings.trainer, self._env)
+        hashing = hash_command(self._settings)
+        if hashing:
+            # It reads the whole image: not before the trainer has started, and nobody waits for it.
+            self._component("hashes", hashing, self._env)
+        return trainer
 
     # ---- the parts
 

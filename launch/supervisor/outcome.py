@@ -55,6 +55,8 @@ def _run(settings: Settings, cancelled: Cancelled) -> Tuple[Optional[Head], Opti
 
 
 def _judge(settings: Settings, head: Optional[Head], failure: Optional[Failure], started: float) -> None:
+    if head is not None:
+        head.record()
     training = head.training() if head is not None else {}
     restart = _restart(settings, failure, training)
     if restart.requeue:
