@@ -1,5 +1,6 @@
 """The supervisor of one machine, with a real Ray head and reward server: how a job ends, and what is left."""
 
+import hashlib
 import json
 import os
 import signal
@@ -134,8 +135,27 @@ def test_success_runs_everything_in_order(start, reward_model: Path, tmp_path: P
         "print('first')",
     ]
     merge = ["::merge", sys.executable, "-c", "print('merged')"]
-    run = start(score, "--env-file", str(secrets), *prepare, *reward_server(reward_model), *merge)
+    canary = ["::canary", sys.executable, "-m", "reward.canary"]
+    resume = ["::resume", sys.executable, "-c", "print('resumes from global_step_7')"]
+    (tmp_path / "run dir" / "checkpoints" / "global_step_7").mkdir(parents=True)
+    image = tmp_path / "x.sif"
+    image.write_bytes(b"an image")
+    told = ["--image", str(image), "--note", "slurm=none", "--staged", str(tmp_path / "copy.sif")]
+    (tmp_path / "copy.sif").touch()
+    run = start(
+        score, "--env-file", str(secrets), *told, *prepare, *reward_server(reward_model), *merge, *canary, *resume
+    )
     assert run.wait() == 0, (run.run_dir / "out").read_text()
+    out = (run.run_dir / "out").read_text()
+    steps = ["resume: resumes from global_step_7", "reward server ready", "canary: ", "trainer starts", "merged"]
+    assert sorted(steps, key=out.index) == steps
+    assert (run.run_dir / "heartbeat").exists()
+    assert (run.run_dir / ".over-0").read_text() == "0\n"
+    assert not (tmp_path / "copy.sif").exists()
+    manifest = json.loads((run.run_dir / "manifest.json").read_text())
+    assert manifest["notes"] == {"slurm": "none"}
+    assert manifest["engines"]["verl"] == "0.9.1"
+    assert manifest["image"]["sha256"] == hashlib.sha256(b"an image").hexdigest()
     assert "good" in run.log("check")
     assert "first" in run.log("prepare")
     assert "scored" in run.log("trainer")
@@ -194,6 +214,23 @@ def test_a_reward_outage_ends_a_trainer_that_goes_on(start, tmp_path: Path):
     assert run.wait() == 29
     assert (run.verdict["component"], run.verdict["cause"]) == ("reward client", "reward outage")
     assert "http://127.0.0.1:9" in run.verdict["evidence"]["text"]
+
+
+def test_a_trainer_that_hangs_ends_with_what_it_did(start):
+    """C24: nothing new in the log; a hang of NCCL or of one request lasts until the time limit otherwise."""
+    run = start("print('step:1 - a:1', flush=True); time.sleep(600)", "--stalled-after", "6")
+    assert run.wait() == 39, (run.run_dir / "out").read_text()
+    assert (run.verdict["component"], run.verdict["kind"], run.verdict["steps_done"]) == ("trainer", "stalled", 1)
+    assert "time.sleep(600)" in run.log("stacks")
+    assert run.verdict["what_to_do"]
+
+
+def test_a_reward_server_that_hangs_ends_the_job(start, reward_model: Path):
+    run = start("time.sleep(600)", "--reward-unresponsive", "3", *reward_server(reward_model))
+    run.until("trainer", "trainer up")
+    os.kill(run.pid_of("reward.server"), signal.SIGSTOP)
+    assert run.wait(30) == 25
+    assert (run.verdict["component"], run.verdict["kind"]) == ("reward server", "reward-hang")
 
 
 def test_no_step_is_no_success(start):
