@@ -10,7 +10,9 @@ from launch.checks.memory import check_memory
 from launch.checks.model import check_model
 from launch.checks.plan import check_gpus
 from launch.checks.precision import check_precision
+from launch.checks.recovery import check_recovery
 from launch.checks.reward_function import check_reward_function
+from launch.checks.reward_node import check_reward_node
 from launch.checks.secrets import check_env_file, check_secrets, check_wandb
 from launch.checks.slurm import check_slurm
 from launch.checks.text import check_text
@@ -32,9 +34,11 @@ def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
         *check_secrets(job),
         *check_env_file(job, project),
         *check_slurm(job, project, rehearse=rehearse),
+        *check_recovery(job, project, rehearse=rehearse),
         *check_binds(job, project, rehearse=rehearse, sample_data=sample_data),
         *check_files(job, project, rehearse=rehearse, sample_data=sample_data),
         *check_reward_function(job, project),
+        *check_reward_node(job, rehearse=rehearse),
     ]
     if not rehearse:
         findings += check_precision(job)

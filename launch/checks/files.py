@@ -138,8 +138,8 @@ def _check_there(job: Job, field: str, name: str, project: Path) -> Iterator[Fin
         yield error("file-type", f"{field}: {path} is not a directory", "name the model's Hugging Face directory")
 
 
-def _local_root(path: Path) -> str | None:
-    """The node-local folder that `path` is in, or None."""
+def local_root(path: Path) -> str | None:
+    """The node-local folder that `path` is in, by its usual name or a variable here; None for another."""
     roots = [*_LOCAL, *(os.environ.get(name, "") for name in _LOCAL_VARIABLES)]
     for place in (path, path.resolve()):
         for root in roots:
@@ -194,7 +194,7 @@ def _check_output(job: Job, project: Path, *, rehearse: bool) -> Iterator[Findin
 def _check_places(job: Job, project: Path, *, rehearse: bool) -> Iterator[Finding]:
     """Folders that all nodes, or the job tomorrow, cannot see."""
     path, nodes = project / job.output_dir, job.cluster.nodes
-    root = _local_root(path)
+    root = local_root(path)
     if rehearse:
         return
     # A folder in the project lies where the project does, of which the warning below speaks; by a link or by `..`
@@ -215,7 +215,7 @@ def _check_places(job: Job, project: Path, *, rehearse: bool) -> Iterator[Findin
                 "choose a folder on a shared file system",
             )
     for what, folder in (("the project folder", project), ("the toolkit", toolkit_folder(project))):
-        root = _local_root(folder)
+        root = local_root(folder)
         if root is not None:
             yield warning(
                 "local-folder",

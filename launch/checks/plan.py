@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launch.checks.plan_remedies import (
     Broken,
+    Changes,
     Way,
     changed,
     clean_changes,
@@ -68,10 +69,33 @@ def _down(field: str, most: int) -> Way:
     return each(field, range(min(most, _MOST_NODES), 0, -1))
 
 
+def _reward_node(job: Job, layout: Layout) -> Iterator[Broken]:
+    gpus, reward = job.cluster.gpus_per_node, layout.reward_gpus
+    if layout.ray_nodes < 1:
+        yield Broken(
+            "gpu-plan",
+            f"reward.placement=separate takes the last of cluster.nodes={job.cluster.nodes}, and no node is left "
+            "for rollout and training",
+            (_larger(job)[1], [{"reward.placement": "head"}]),
+            part="reward node",
+        )
+    elif reward > gpus:
+        yield Broken(
+            "gpu-plan",
+            f"reward.gpus={reward} is more than the {gpus} GPUs of the reward server's node",
+            (each("reward.gpus", [1]), _NO_REWARD_GPU),
+            part="reward",
+        )
+
+
 def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
-    gpus, nodes, head = job.cluster.gpus_per_node, job.cluster.nodes, layout.ray_gpus_head
+    gpus, nodes, head = job.cluster.gpus_per_node, layout.ray_nodes, layout.ray_gpus_head
     one_step_off = job.engine.mode == "one_step_off"
-    if head < 1:
+    on_head = layout.reward_on_head
+    beside = f" beside the reward server's {on_head}" if on_head else ""
+    if layout.reward_node and (nodes < 1 or layout.reward_gpus > gpus):
+        yield from _reward_node(job, layout)
+    elif head < 1:
         has = f"takes all {gpus} GPUs of" if head == 0 else f"is more than the {gpus} GPUs of"
         yield Broken(
             "gpu-plan",
@@ -82,8 +106,8 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
     elif layout.train_gpus < 1 or layout.train_nodes < 1:
         yield Broken(
             "gpu-plan",
-            f"nothing is left to train on: {nodes} nodes of {gpus} GPUs, reward {layout.reward_gpus}, rollout "
-            f"{layout.rollout_nodes} nodes of {layout.rollout_gpus}",
+            f"nothing is left to train on: {_allocation(job, layout)}, rollout {layout.rollout_nodes} nodes of "
+            f"{layout.rollout_gpus}",
             (
                 _down("rollout.gpus_per_node", layout.rollout_gpus - 1) if layout.train_gpus < 1 else (),
                 _down("rollout.nodes", nodes - 1) if layout.train_nodes < 1 else (),
@@ -94,16 +118,20 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
     elif layout.rollout_gpus > head:
         yield Broken(
             "gpu-plan",
-            f"rollout.gpus_per_node={layout.rollout_gpus} but the head node has {head} of its {gpus} GPUs left "
-            f"beside the reward server's {layout.reward_gpus}",
-            (_down("rollout.gpus_per_node", head), _NO_REWARD_GPU, *_larger(job)),
+            f"rollout.gpus_per_node={layout.rollout_gpus} but "
+            + (
+                f"the head node has {head} of its {gpus} GPUs left{beside}"
+                if on_head
+                else f"a node has {gpus} GPUs"
+            ),
+            (_down("rollout.gpus_per_node", head), _NO_REWARD_GPU if on_head else (), *_larger(job)),
             part="rollout",
         )
     elif one_step_off and layout.rollout_gpus < 1:
         yield Broken(
             "gpu-plan",
-            f"no GPU is left for the rollout: {nodes} nodes of {gpus} GPUs, reward {layout.reward_gpus}, training "
-            f"{layout.train_nodes} nodes of {layout.train_gpus}",
+            f"no GPU is left for the rollout: {_allocation(job, layout)}, training {layout.train_nodes} nodes of "
+            f"{layout.train_gpus}",
             (_down("actor.gpus_per_node", layout.train_gpus - 1), *_larger(job)),
             part="no rollout",
         )
@@ -111,7 +139,7 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
         yield Broken(
             "gpu-plan",
             f"rollout {layout.rollout_gpus} + training {layout.train_gpus} GPUs are more than the {head} of "
-            f"{gpus} that the one node has beside the reward server's {layout.reward_gpus}",
+            f"{gpus} that the one node has{beside}",
             (
                 _down("rollout.gpus_per_node", layout.rollout_gpus - 1),
                 _down("actor.gpus_per_node", layout.train_gpus - 1),
@@ -132,15 +160,23 @@ def _pools(job: Job, layout: Layout) -> Iterator[Broken]:
         )
 
 
+def _allocation(job: Job, layout: Layout) -> str:
+    gpus = job.cluster.gpus_per_node
+    if layout.reward_node:
+        return f"{layout.ray_nodes} nodes of {gpus} GPUs beside the reward server's node"
+    return f"{layout.ray_nodes} nodes of {gpus} GPUs, reward {layout.reward_gpus}"
+
+
 def _engines(job: Job, layout: Layout, heads: int | None) -> Iterator[Broken]:
     size, sync = job.rollout.tensor_parallel, job.engine.mode == "sync"
     pool = layout.train_gpus if sync else layout.rollout_gpus
     if pool % size == 0:
         return
+    on_head = layout.reward_on_head
     field = "actor.gpus_per_node" if sync else "rollout.gpus_per_node"
     named = f"{field}={pool} is"
     if (job.actor if sync else job.rollout).gpus_per_node is None:
-        left = f" beside the reward server's {layout.reward_gpus}" if layout.reward_gpus else ""
+        left = f" beside the reward server's {on_head}" if on_head else ""
         named = f"the {pool} GPUs of a node{left} are" if pool != 1 else f"the one GPU of a node{left} is"
     room = layout.ray_gpus_head
     whole = [gpus for gpus in range(room, 0, -1) if gpus % size == 0]
@@ -156,7 +192,7 @@ def _engines(job: Job, layout: Layout, heads: int | None) -> Iterator[Broken]:
         (
             each(field, sorted(whole, key=lambda gpus: (gpus > pool, abs(gpus - pool)))),
             each("rollout.tensor_parallel", fitting),
-            _NO_REWARD_GPU if layout.reward_gpus else (),
+            _NO_REWARD_GPU if on_head else (),
         ),
     )
 
@@ -184,7 +220,7 @@ def _models(job: Job, layout: Layout) -> Iterator[Broken]:
         yield _experts(job, pool, world)
 
 
-def _smaller_together(job: Job, fields: list[str], world: int) -> Iterator[dict[str, int]]:
+def _smaller_together(job: Job, fields: list[str], world: int) -> Iterator[Changes]:
     """Divisors of several sizes at once that divide the GPUs, the largest product first."""
     parts = [divisors(getattr(job.actor, field.removeprefix("actor."))) for field in fields]
     small = ([size for size in sizes if size <= _MOST_GPUS] for sizes in parts)
@@ -219,12 +255,13 @@ def _experts(job: Job, pool: str, world: int) -> Broken:
 
 def _idle(job: Job, layout: Layout) -> Iterator[Finding]:
     """GPUs with nothing to do, unless it cannot be helped: a pool has the same number on each of its nodes, so
-    that the reward server's GPUs cost as many on the pool's other nodes."""
+    that the reward server's GPUs cost as many on the pool's other nodes. Of a reward node: `reward_node`."""
     sync = job.engine.mode == "sync"
     shared = layout.train_nodes if sync else layout.rollout_nodes
-    if layout.idle_gpus <= (shared - 1) * layout.reward_gpus:
+    idle = _idle_in_pools(layout)
+    if idle <= (shared - 1) * layout.reward_on_head:
         return
-    pools = [f"reward {layout.reward_gpus}"] if layout.reward_gpus else []
+    pools = [f"reward {layout.reward_on_head}"] if layout.reward_on_head else []
     if sync:
         pools.append(f"training and rollout {layout.train_nodes}*{layout.train_gpus}")
     else:
@@ -232,21 +269,24 @@ def _idle(job: Job, layout: Layout) -> Iterator[Finding]:
         pools.append(f"training {layout.train_nodes}*{layout.train_gpus}")
     yield warning(
         "idle-gpus",
-        f"{layout.idle_gpus} of {job.cluster.nodes}*{job.cluster.gpus_per_node} GPUs have nothing to do "
-        f"({', '.join(pools)})",
+        f"{idle} of {layout.ray_nodes}*{job.cluster.gpus_per_node} GPUs have nothing to do ({', '.join(pools)})",
         _busier(job, layout),
     )
+
+
+def _idle_in_pools(layout: Layout) -> int:
+    return layout.idle_gpus - layout.reward_idle
 
 
 def _busier(job: Job, layout: Layout) -> str:
     """Values that leave fewer GPUs idle."""
     head = layout.ray_gpus_head
-    pools: list[dict[str, int]] = [{}]
+    pools: list[Changes] = [{}]
     if job.engine.mode == "one_step_off":
         pools += [{"rollout.gpus_per_node": gpus} for gpus in range(head, 0, -1)]
     if job.actor.gpus_per_node is not None:
-        room = head if job.cluster.nodes == 1 else layout.train_room
-        trained = [{"actor.gpus_per_node": gpus} for gpus in range(room, 0, -1)]
+        room = head if layout.ray_nodes == 1 else layout.train_room
+        trained: list[Changes] = [{"actor.gpus_per_node": gpus} for gpus in range(room, 0, -1)]
         pools = [{**pool, **more} for pool in pools for more in ({}, *trained)]
     elif (rule := fullest_pool(job, layout)) is not None:
         pools.append(clean_changes(job, {}, rule))
@@ -258,8 +298,8 @@ def _busier(job: Job, layout: Layout) -> str:
             continue
         after = plan_layout(other)
         smaller = other.cluster.gpus_per_node < job.cluster.gpus_per_node
-        if after.idle_gpus < layout.idle_gpus and clean_changes(other, {}) == {}:
-            found.append((smaller, after.idle_gpus, len(changes), written(changes)))
+        if _idle_in_pools(after) < _idle_in_pools(layout) and clean_changes(other, {}) == {}:
+            found.append((smaller, _idle_in_pools(after), len(changes), written(changes)))
     if not found:
         return "a pool has the same number of GPUs on each of its nodes; ask for fewer, or change the sizes"
     return min(found)[3]

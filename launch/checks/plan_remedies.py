@@ -11,7 +11,7 @@ from launch.sizing.batches import Steps, steps
 from launch.sizing.layout import fullest_pool, plan_layout
 
 # Fields with their values, e.g. {"rollout.gpus_per_node": 6}; a way out is several of them, the best first.
-Changes = dict[str, int]
+Changes = dict[str, int | str]
 Way = Iterable[Changes]
 _MOST_WAYS = 3
 _BEHIND = {

@@ -7,7 +7,8 @@ from pathlib import Path
 from launch.config import Job
 from launch.finding import Finding, error, warning
 from launch.sizing.cpus import RUNNER_CPUS, cpus_needed
-from launch.sizing.layout import plan_layout
+from launch.sizing.layout import plan_layout, ray_nodes
+from launch.sizing.slurm_time import time_seconds
 from launch.supervisor.nodelist import expand
 
 _GIB = 2**30
@@ -23,20 +24,6 @@ def memory_bytes(text: str) -> int:
     """Bytes of a memory size as Slurm writes it; without a unit it is in MiB, and 0 is all of the node."""
     unit = text[-1] if text[-1] in _UNITS else "M"
     return int(text.rstrip("KMGT")) * _UNITS[unit]
-
-
-def time_seconds(text: str) -> int:
-    """Seconds of a Slurm time: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S. 0 is no limit."""
-    days, dash, rest = text.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, minutes, seconds = [*parts, 0, 0][:3]
-        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
-    if len(parts) == 1:
-        return parts[0] * 60
-    if len(parts) == 2:
-        return parts[0] * 60 + parts[1]
-    return (parts[0] * 60 + parts[1]) * 60 + parts[2]
 
 
 def check_slurm(job: Job, project: Path | None = None, *, rehearse: bool = False) -> Iterator[Finding]:
@@ -111,7 +98,7 @@ def _check_cpus(job: Job) -> Iterator[Finding]:
             )
         return
     remedy = f"set cluster.cpus_per_node={with_driver} or more; with fewer verl waits for ever without a word"
-    single = job.cluster.nodes == 1
+    single = ray_nodes(job) == 1
     if cpus < least or cpus < RUNNER_CPUS[job.engine.mode] or (single and cpus < with_driver):
         yield error("cpus", f"cluster.cpus_per_node={cpus}, but {what}", remedy)
     elif cpus < with_driver:
@@ -173,7 +160,8 @@ _LETTERS = {
 }  # fmt: skip
 _NAMES = (
     "--gres", "--tres-per-task", "--export", "--export-file", "--exclusive", "--mem-per-cpu", "--mem-per-gpu",
-    "--requeue", "--hint", "--threads-per-core", "--spread-job", "--use-min-nodes", *_LETTERS.values(),
+    "--requeue", "--no-requeue", "--hint", "--threads-per-core", "--spread-job", "--use-min-nodes",
+    *_LETTERS.values(),
 )  # fmt: skip
 
 
@@ -243,11 +231,17 @@ def _check_option(job: Job, option: str, name: str) -> Iterator[Finding]:
             f"{place} changes which CPUs or nodes the job gets; Ray counts on its own",
             "leave it out",
         )
-    elif name == "--requeue":
+    elif name == "--requeue" and not job.recovery.requeue:
         yield warning(
             "sbatch-options",
             f"{place} starts the job again by itself after a node failure and uses node hours unasked",
-            "leave it out to decide yourself; the job goes on from its last checkpoint either way",
+            "leave it out and set recovery.requeue=true, which counts restarts and stops when one makes no step",
+        )
+    elif name == "--no-requeue" and job.recovery.requeue:
+        yield error(
+            "sbatch-options",
+            f"{place} contradicts recovery.requeue=true: Slurm refuses to requeue such a job",
+            "leave it out, or set recovery.requeue=false",
         )
     elif name in ("--hint", "--threads-per-core", "--core-spec"):
         yield warning("sbatch-options", f"{place} can leave Ray fewer CPUs than it is told", "leave it out")

@@ -6,7 +6,10 @@ from launch.config import Job
 from launch.config.algorithm import Algorithm
 from launch.config.base import Section
 from launch.config.cluster import Cluster
+from launch.config.services import Checkpoint
 from launch.config.training import Actor, Critic, Rollout
+from launch.sizing.layout import has_reward_node
+from launch.sizing.slurm_time import time_seconds
 
 MAX_TRAIN_RANKS = 2
 MAX_NODES = 3
@@ -19,7 +22,7 @@ def rehearse(job: Job) -> Job:
 
     - model: one of `rehearsal.family`, dense even where the job's has experts; the critic starts from it too;
     - nodes: as in the job, at most 3, and 3 where the job does not say (head with the rollout, two training
-      ranks on two other nodes); "GPUs" are slots that Ray counts, not hardware;
+      ranks on two other nodes, or one and a reward node); "GPUs" are slots that Ray counts, not hardware;
     - parallel sizes: tensor and pipeline size are kept while their product is at most 2, the others become 1;
     - what only a GPU has (FP8, offload, CUDA graphs, memory limits) is off;
     - batch sizes, lengths and learning rates: from the `rehearsal` section, DAPO's overlong buffer in proportion.
@@ -42,7 +45,7 @@ def rehearse(job: Job) -> Job:
         ),
         reward=_with(job.reward, gpus=0),
         algorithm=_algorithm(job),
-        checkpoint=_with(job.checkpoint, every=small.steps, dir=job.output_dir),
+        checkpoint=_checkpoint(job),
         logging=_with(job.logging, loggers=["console"]),
     )
 
@@ -55,7 +58,10 @@ def _with(part: Part, **values: Any) -> Part:
 
 def _cluster(job: Job, ranks: int) -> Cluster:
     """Nodes and slots for a rollout of one rank and `ranks` training ranks."""
-    nodes = min(job.cluster.nodes, MAX_NODES) if "nodes" in job.cluster.model_fields_set else MAX_NODES
+    given = min(job.cluster.nodes, MAX_NODES) if "nodes" in job.cluster.model_fields_set else MAX_NODES
+    # One of them serves rewards alone; a job of one node is told that it has none left.
+    apart = has_reward_node(job) and given > 1
+    nodes = given - apart
     if job.engine.mode == "sync":
         # One pool for both; the HF rollout holds one copy for each rank.
         nodes = min(nodes, ranks)
@@ -66,7 +72,7 @@ def _cluster(job: Job, ranks: int) -> Cluster:
         slots = ranks if (nodes - 1) % ranks else 1
     return _with(
         job.cluster,
-        nodes=nodes,
+        nodes=nodes + apart,
         gpus_per_node=slots,
         gpu=None,
         gpu_memory_gb=None,
@@ -75,6 +81,18 @@ def _cluster(job: Job, ranks: int) -> Cluster:
         cpus_per_node=job.rehearsal.cpus_per_node,
         time=job.rehearsal.time,
     )
+
+
+def _checkpoint(job: Job) -> Checkpoint:
+    """One at the end, more where the rehearsal is to go on from one; a short time limit is not all kept free."""
+    kept, limit = job.checkpoint, time_seconds(job.rehearsal.time)
+    before_end = kept.before_end_s
+    if limit and before_end > limit / 3 and "before_end_s" not in kept.model_fields_set:
+        before_end = limit // 10
+    every = job.rehearsal.steps
+    if job.recovery.requeue and "every" in kept.model_fields_set:
+        every = min(kept.every, every)
+    return _with(kept, every=every, dir=job.output_dir, before_end_s=float(before_end))
 
 
 def _rollout(job: Job) -> Rollout:

@@ -10,7 +10,8 @@ from launch.sizing.batches import Steps, model_parallel, steps
 class Layout:
     """GPU counts of a job. In sync mode rollout and training share one pool and the rollout fields are 0.
 
-    `ray_gpus_head` and `ray_gpus_other` are what Ray may hand out on the head node and on each other node;
+    `ray_gpus_head` and `ray_gpus_other` are what Ray may hand out on the head node and on each other of the
+    `ray_nodes`, the first of the allocation; with `reward_node` the last one serves rewards and is not in Ray.
     `idle_gpus` is what no part uses, on all nodes together; `train_room` is what a training node could give.
     """
 
@@ -22,7 +23,24 @@ class Layout:
     ray_gpus_head: int
     ray_gpus_other: int
     idle_gpus: int = 0
+    reward_node: bool = False
     train_room: int = field(default=0, compare=False)
+    ray_nodes: int = field(default=0, compare=False)
+
+    @property
+    def ray_gpus(self) -> int:
+        """GPUs that Ray must show on all its nodes together."""
+        return self.ray_gpus_head + self.ray_gpus_other * (self.ray_nodes - 1)
+
+    @property
+    def reward_on_head(self) -> int:
+        """GPUs of the head node that the reward server has."""
+        return 0 if self.reward_node else self.reward_gpus
+
+    @property
+    def reward_idle(self) -> int:
+        """GPUs of the reward server's own node that it does not use."""
+        return self.ray_gpus_other - self.reward_gpus if self.reward_node else 0
 
     @property
     def train_world(self) -> int:
@@ -66,28 +84,41 @@ def _rollout_share(job: Job, free: int) -> int:
     return max((free - training) // engine * engine, 0) or free // 2
 
 
+def has_reward_node(job: Job) -> bool:
+    """Whether the last node of the allocation serves rewards, apart from Ray."""
+    return job.reward.kind == "server" and job.reward.placement == "separate"
+
+
+def ray_nodes(job: Job) -> int:
+    """Nodes that are in Ray, the head first: those of the pools."""
+    return job.cluster.nodes - has_reward_node(job)
+
+
 def plan_layout(job: Job) -> Layout:
     """Place the pools on the allocation.
 
-    verl gives each pool the same number of GPUs on each of its nodes (`trainer.n_gpus_per_node`), and in
-    one_step_off mode the two pools do not overlap (verl 0.9.1, experimental/separation/utils.py). With one
-    node both pools share it; with several the rollout pool takes `rollout.nodes` of them, the head first.
+    The reward server has GPUs of the head node, or (`reward.placement=separate`) the last node to itself. verl
+    gives each pool the same number of GPUs on each of its nodes (`trainer.n_gpus_per_node`), and in one_step_off
+    mode the two pools do not overlap (verl 0.9.1, experimental/separation/utils.py). With one node in Ray both
+    pools share it; with several the rollout pool takes `rollout.nodes` of them, the head first.
     """
-    nodes, gpus = job.cluster.nodes, job.cluster.gpus_per_node
+    nodes, gpus, apart = ray_nodes(job), job.cluster.gpus_per_node, has_reward_node(job)
     reward = job.reward.gpus if job.reward.kind == "server" else 0
-    head = gpus - reward
+    head = gpus if apart else gpus - reward
     free = head + gpus * (nodes - 1)
+    over = gpus - reward if apart else 0  # of the reward node
     if job.engine.mode == "sync":
         # One pool, equal on all nodes: a reward GPU on the head costs one on every node.
         train = _training_gpus(job, nodes, head)
-        return Layout(reward, 0, 0, nodes, train, head, gpus, free - nodes * train, head)
+        return Layout(reward, 0, 0, nodes, train, head, gpus, free + over - nodes * train, apart, head, nodes)
     if nodes == 1:
         rollout = _rollout_share(job, head) if job.rollout.gpus_per_node is None else job.rollout.gpus_per_node
         train = _training_gpus(job, 1, head - rollout)
-        return Layout(reward, 1, rollout, 1, train, head, gpus, free - rollout - train, head - rollout)
+        idle = free + over - rollout - train
+        return Layout(reward, 1, rollout, 1, train, head, gpus, idle, apart, head - rollout, nodes)
     rollout_nodes = job.rollout.nodes or nodes // 2
     rollout = head if job.rollout.gpus_per_node is None else job.rollout.gpus_per_node
     train_nodes = nodes - rollout_nodes
     train = _training_gpus(job, train_nodes, gpus)
-    idle = free - rollout_nodes * rollout - train_nodes * train
-    return Layout(reward, rollout_nodes, rollout, train_nodes, train, head, gpus, idle, gpus)
+    idle = free + over - rollout_nodes * rollout - train_nodes * train
+    return Layout(reward, rollout_nodes, rollout, train_nodes, train, head, gpus, idle, apart, gpus, nodes)

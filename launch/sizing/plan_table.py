@@ -49,9 +49,17 @@ def _node(gpus: int, *, reward: int = 0, rollout: int = 0, train: int = 0, both:
 
 
 def plan_nodes(job: Job, layout: Layout) -> list[Node]:
-    """Every node of the allocation, the head first; the rollout pool takes the first nodes, the head too."""
-    gpus, nodes = job.cluster.gpus_per_node, job.cluster.nodes
-    reward = [layout.reward_gpus] + [0] * (nodes - 1)
+    """Every node of the allocation, the head first, a node of the reward server's own last; the rollout pool takes
+    the first nodes, the head too."""
+    gpus = job.cluster.gpus_per_node
+    if layout.reward_node:
+        return [*_ray_nodes(job, layout, 0), _node(gpus, reward=layout.reward_gpus)]
+    return _ray_nodes(job, layout, layout.reward_gpus)
+
+
+def _ray_nodes(job: Job, layout: Layout, on_head: int) -> list[Node]:
+    gpus, nodes = job.cluster.gpus_per_node, layout.ray_nodes
+    reward = ([on_head] + [0] * (nodes - 1))[:nodes]
     if job.engine.mode == "sync":
         return [_node(gpus, reward=here, both=layout.train_gpus) for here in reward]
     if nodes == 1:
@@ -71,7 +79,7 @@ def fits(job: Job, layout: Layout) -> bool:
     if job.actor.strategy == "megatron" and layout.train_world % expert_group(job):
         return False
     engines = layout.train_gpus if job.engine.mode == "sync" else layout.rollout_gpus
-    if layout.ray_gpus_head < 0 or engines < 1 or engines % job.rollout.tensor_parallel:
+    if layout.ray_nodes < 1 or layout.ray_gpus_head < 0 or engines < 1 or engines % job.rollout.tensor_parallel:
         return False
     gpus = job.cluster.gpus_per_node
     return all(sum(node.counts().values()) == gpus for node in plan_nodes(job, layout))
@@ -130,7 +138,8 @@ def _sizes_text(job: Job, layout: Layout) -> list[str]:
     lines = [training, f"rollout:  {_many(pool, 'GPU')} = {engines}"]
     if job.reward.kind == "server":
         where = _many(layout.reward_gpus, "GPU") if layout.reward_gpus else "CPUs"
-        lines.append(f"reward:   {where} of the head node")
+        place = "the last node, apart from Ray" if layout.reward_node else "the head node"
+        lines.append(f"reward:   {where} of {place}")
     return lines
 
 
@@ -160,6 +169,13 @@ def plan_table(
     return "\n".join(lines)
 
 
+def _reward_place(job: Job, layout: Layout) -> int | None:
+    """Number of the node that serves rewards; None without a server."""
+    if job.reward.kind != "server":
+        return None
+    return job.cluster.nodes - 1 if layout.reward_node else 0
+
+
 def plan_data(job: Job, layout: Layout, estimate: MemoryEstimate | None = None) -> dict[str, Any]:
     """The same plan for a program; sizes in GiB, and no nodes where the pools do not fit."""
     data: dict[str, Any] = {
@@ -175,6 +191,7 @@ def plan_data(job: Job, layout: Layout, estimate: MemoryEstimate | None = None) 
             "engine": job.rollout.engine,
             "tensor": job.rollout.tensor_parallel,
         },
+        "reward": {"gpus": layout.reward_gpus, "node": _reward_place(job, layout)},
         "memory": None,
     }
     if estimate is not None:

@@ -32,7 +32,7 @@ def project(tmp_path: Path) -> Path:
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The folder of the test and the checkout stand for a shared file system with space, wherever they are."""
     above = set(map(str, tmp_path.parents)) & set(files._LOCAL)
-    real = files._local_root
+    real = files.local_root
 
     def local_root(path: Path) -> str | None:
         if path == TOOLKIT:
@@ -42,7 +42,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                 patch.setattr(files, "_LOCAL", tuple(root for root in files._LOCAL if root not in above))
             return real(path)
 
-    monkeypatch.setattr(files, "_local_root", local_root)
+    monkeypatch.setattr(files, "local_root", local_root)
     monkeypatch.setattr(files, "_LITTLE_SPACE", 0)
     for name in files._LOCAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)

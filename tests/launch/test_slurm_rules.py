@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.checks.slurm import check_slurm, memory_bytes, time_seconds
+from launch.checks.slurm import check_slurm, memory_bytes
 from launch.config import JobError, load_job
 from launch.finding import Finding
 from launch.sizing.cpus import cpus_needed
+from launch.sizing.slurm_time import time_seconds
 
 
 def found(*assignments: str, project: Path | None = None, rehearse: bool = False) -> list[Finding]:
