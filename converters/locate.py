@@ -61,13 +61,13 @@ def locate(path: Path, step: int | None = None, backend: str = "auto") -> Checkp
     """
     if not path.is_dir():
         raise ConvertError(f"{path}: {'not a folder' if path.exists() else 'does not exist'}")
-    run = path / "checkpoints" if _steps(path / "checkpoints") else path
-    if (run / TRACKER).is_file() or _steps(run):
+    run = path / "checkpoints" if steps_in(path / "checkpoints") else path
+    if (run / TRACKER).is_file() or steps_in(run):
         path = run / f"global_step_{_choose_step(run, step, backend)}"
     elif step is not None:
         raise ConvertError(f"{path}: --step {step}: no run folder (no global_step_* and no {TRACKER} in it)")
     if not path.is_dir():
-        raise ConvertError(f"{path}: does not exist; steps here: {sorted(_steps(run)) or 'none'}")
+        raise ConvertError(f"{path}: does not exist; steps here: {sorted(steps_in(run)) or 'none'}")
     if (path / "actor").is_dir():
         path = path / "actor"
     elif _STEP.fullmatch(path.name):
@@ -75,7 +75,8 @@ def locate(path: Path, step: int | None = None, backend: str = "auto") -> Checkp
     return _role(path, _step_of(path), backend)
 
 
-def _steps(run: Path) -> dict[int, Path]:
+def steps_in(run: Path) -> dict[int, Path]:
+    """The folders global_step_N of a run, by N."""
     if not run.is_dir():
         return {}
     matches = ((_STEP.fullmatch(p.name), p) for p in run.iterdir() if p.is_dir())
@@ -92,7 +93,7 @@ def _step_of(path: Path) -> int | None:
 
 def _choose_step(run: Path, step: int | None, backend: str) -> int:
     """The step asked for, or that of the tracker, or without one the latest that is whole."""
-    steps = _steps(run)
+    steps = steps_in(run)
     if step is not None:
         if step not in steps:
             raise ConvertError(f"{run}: no global_step_{step}; steps here: {sorted(steps) or 'none'}")

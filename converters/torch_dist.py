@@ -35,21 +35,52 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
     """
     _check_backend(directory)
     path = directory / ".metadata"
+    metadata = _read_metadata(path)
+    try:
+        return _tensors(directory, metadata, path)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConvertError(f"{path}: damaged ({error}). Copy the checkpoint again.") from error
+
+
+def check_files(directory: Path) -> None:
+    """Every file that `.metadata` names is there and long enough, for the optimizer and the rest, too.
+
+    Raises:
+        ConvertError: `.metadata` or a shard is missing, damaged, short or refused.
+    """
+    path = directory / ".metadata"
+    _checked_ranges(directory, _read_metadata(path), path)
+
+
+def holds_model(directory: Path) -> bool:
+    """Whether there is a weight in it; with mbridge a dist_ckpt holds optimizer and RNG state only.
+
+    Raises:
+        ConvertError: `.metadata` is missing, damaged or refused.
+    """
+    path = directory / ".metadata"
+    names = _field(_read_metadata(path), "state_dict_metadata", path)
+    return any(not _NOT_WEIGHTS.match(str(name)) and not _EXTRA_STATE.search(str(name)) for name in names)
+
+
+def _read_metadata(path: Path) -> Any:
     if not path.is_file():
         raise ConvertError(
             f"{path}: missing. It is written last, so the save was interrupted. Take an earlier step with "
             "--step N."
         )
-    try:
-        return _tensors(directory, unpickle_file(path), path)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ConvertError(f"{path}: damaged ({error}). Copy the checkpoint again.") from error
+    return unpickle_file(path)
+
+
+def _checked_ranges(directory: Path, metadata: Any, path: Path) -> dict[tuple[str, tuple[int, ...]], Range]:
+    ranges = _ranges(_field(metadata, "storage_data", path), path)
+    _check_files(directory, list(ranges.values()))
+    return ranges
 
 
 def _tensors(directory: Path, metadata: Any, path: Path) -> dict[str, GlobalTensor]:
-    entries, storage = _field(metadata, "state_dict_metadata", path), _field(metadata, "storage_data", path)
-    ranges = _ranges(storage, path)
-    _check_files(directory, list(ranges.values()))
+    entries = _field(metadata, "state_dict_metadata", path)
+    ranges = _checked_ranges(directory, metadata, path)
     tensors = {}
     for name, entry in entries.items():
         if not isinstance(name, str) or not isinstance(entry, Record):

@@ -1,0 +1,161 @@
+"""Find the checkpoint to go on from, and let verl's marker name it: `python -m converters.resume DIR`.
+
+verl (resume_mode=auto) goes on from the step that `latest_checkpointed_iteration.txt` names. It does not look
+whether that step is whole, starts from the beginning when the step is not there, and ends with a traceback when
+the file is empty. Here the step is looked at first. Where it is whole, nothing is changed, also when a newer one
+lies there: going back is done by writing the file. Else the file gets the newest step that is whole, and is
+removed when none is. No checkpoint is ever changed or removed.
+
+Exit codes: 0 verl can start, from a whole checkpoint or from the beginning; 1 the folder cannot be read or
+written; 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from converters.locate import TRACKER, steps_in
+from converters.whole import problems_of_step
+
+
+@dataclass
+class Resume:
+    """What was found in a folder of checkpoints.
+
+    Attributes:
+        marker: text of verl's file; None: there is none.
+        step: to go on from; None: from the beginning.
+        problems: step -> what is wrong with it, for those that were looked at and are not whole.
+        newer: steps after `step`, not looked at.
+    """
+
+    folder: Path
+    marker: str | None
+    step: int | None
+    problems: dict[int, list[str]] = field(default_factory=dict)
+    newer: list[int] = field(default_factory=list)
+
+    @property
+    def named(self) -> int | None:
+        """The step that the marker names."""
+        text = (self.marker or "").strip()
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+    @property
+    def changes(self) -> bool:
+        """Whether the marker has to be changed."""
+        return self.named != self.step if self.step is not None else self.marker is not None
+
+    def lines(self, *, done: bool) -> list[str]:
+        """For a person; `done` when the marker was changed."""
+        told = [
+            f"global_step_{step} is not whole: {problem}"
+            for step, problems in self.problems.items()
+            for problem in problems
+        ]
+        if self.marker is not None and self.named is None:
+            told.append(f"{TRACKER} holds {self.marker[:40]!r}, no step number")
+        elif self.named is not None and self.named not in (self.step, *self.problems):
+            told.append(f"{TRACKER} names step {self.named}, which is not there")
+        if self.newer:
+            named = ", ".join(f"global_step_{step}" for step in self.newer)
+            told.append(f"{named} may be whole too; to go on from there, write its number into {TRACKER}")
+        if self.changes:
+            would = "" if done else "would be "
+            how = f"{would}set to {self.step}" if self.step is not None else f"{would}removed"
+            told.append(f"{TRACKER} {'was ' if done else ''}{how}")
+        start = "starts from the beginning" if self.step is None else f"resumes from global_step_{self.step}"
+        return [*told, start]
+
+
+def find(folder: Path) -> Resume:
+    """The step to go on from.
+
+    Raises:
+        OSError: the folder or the marker cannot be read.
+    """
+    marker = folder / TRACKER
+    # A file that was cut may hold anything.
+    text = marker.read_bytes().decode(errors="replace") if marker.exists() else None
+    found = Resume(folder, text, None)
+    steps = steps_in(folder)
+    named = found.named
+    order = sorted(steps, reverse=True)
+    if named in steps:
+        order.remove(named)
+        order.insert(0, named)
+    for step in order:
+        problems = problems_of_step(steps[step])
+        if not problems:
+            found.step = step
+            break
+        found.problems[step] = problems
+    if found.step is not None and found.step == named:
+        found.newer = sorted(step for step in steps if step > found.step)
+    return found
+
+
+def mend(found: Resume) -> None:
+    """Let the marker name `found.step`, in one step; without a step there is no marker.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    marker = found.folder / TRACKER
+    if found.step is None:
+        marker.unlink()
+        return
+    part = marker.with_name(f".{TRACKER}.{os.getpid()}")
+    with part.open("w") as file:
+        file.write(str(found.step))
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(marker)
+
+
+def _as_json(found: Resume, *, done: bool) -> str:
+    return json.dumps(
+        {
+            "checkpoint_dir": str(found.folder),
+            "step": found.step,
+            "marker": found.marker,
+            "marker_changed": done,
+            "not_whole": {f"global_step_{step}": problems for step, problems in found.problems.items()},
+            "newer": found.newer,
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m converters.resume",
+        description="Let verl's marker name the newest checkpoint that is whole. No checkpoint is changed.",
+        epilog="example: python -m converters.resume outputs/qwen3-4b-grpo/checkpoints --dry-run",
+    )
+    parser.add_argument("checkpoint_dir", type=Path, help=f"folder of global_step_N and {TRACKER}")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
+    parser.add_argument("--json", action="store_true", help="report as JSON on stdout")
+    args = parser.parse_args(argv)
+    try:
+        found = find(args.checkpoint_dir)
+        done = found.changes and not args.dry_run
+        if done:
+            mend(found)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(_as_json(found, done=done) if args.json else "\n".join(found.lines(done=done)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""Which checkpoint a job goes on from, with what Megatron and verl wrote, cut at each of its files."""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from merge_jobs import Recorded
+
+from converters.locate import TRACKER
+from converters.resume import find, main, mend
+from converters.whole import problems_of_step
+
+MEGATRON = ["qwen3-v1_with_optimizer", "qwen3-tp2"]
+
+
+def add_step(folder: Path, number: int, actor: Path, critic: bool = False) -> Path:
+    """global_step_N as verl leaves it, with the files of `actor`."""
+    step = folder / f"global_step_{number}"
+    shutil.copytree(actor, step / "actor")
+    if critic:
+        shutil.copytree(actor, step / "critic")
+    torch.save({"_snapshot": {"_snapshot_step": number}}, step / "data.pt")
+    (folder / TRACKER).write_text(str(number))
+    return step
+
+
+def fsdp_step(folder: Path, number: int, actor: Path) -> Path:
+    """With the optimizer's and RNG's files, which verl writes beside the model's."""
+    step = add_step(folder, number, actor)
+    for rank in range(2):
+        for kind in ("optim", "extra_state"):
+            torch.save({"state": torch.arange(64)}, step / "actor" / f"{kind}_world_size_2_rank_{rank}.pt")
+    return step
+
+
+def hf_step(folder: Path, number: int, model: Path) -> Path:
+    actor = folder.parent / f"hf-{number}"
+    shutil.copytree(model, actor / "huggingface")
+    return add_step(folder, number, actor)
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    return folder
+
+
+def cut(path: Path) -> None:
+    """As a save that ended in the middle leaves a file."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def needed_files(step: Path) -> list[str]:
+    """Files that verl reads to go on; the texts beside a model are the base model's, too."""
+    found = [path.relative_to(step) for path in step.rglob("*") if path.is_file()]
+    return sorted(
+        str(path)
+        for path in found
+        if path.suffix in (".pt", ".distcp", ".safetensors")
+        or path.name in (".metadata", "metadata.json", "ckpt_contents.json", "fsdp_config.json")
+    )
+
+
+@pytest.mark.parametrize("name", [*MEGATRON, "qwen2_tied-pp2", "qwen3_odd-fsdp2", "llama-fsdp1"])
+def test_what_verl_wrote_is_whole(written: dict[str, Path], steps: Path, name: str):
+    step = add_step(steps, 20, written[name], critic=True)
+    assert problems_of_step(step) == []
+    assert find(steps).step == 20
+
+
+def test_the_recorded_run_of_verl_0_6_1_is_whole(recorded: Recorded):
+    step = recorded.run / "global_step_3"
+    if not (step / "data.pt").exists():
+        torch.save({}, step / "data.pt")
+    assert problems_of_step(step) == []
+
+
+@pytest.mark.parametrize("name", [*MEGATRON, "fsdp", "hf"])
+@pytest.mark.parametrize("how", ["cut", "gone", "empty"])
+def test_a_step_with_any_file_short_or_missing_is_not_resumed(
+    written: dict[str, Path], hf_models: dict[str, Path], steps: Path, name: str, how: str
+):
+    """Each file in turn; the file is named, and the step before takes over."""
+
+    def step(number: int) -> Path:
+        if name == "fsdp":
+            return fsdp_step(steps, number, written["qwen3_odd-fsdp2"])
+        return (
+            hf_step(steps, number, hf_models["llama"]) if name == "hf" else add_step(steps, number, written[name])
+        )
+
+    step(10)
+    newest = step(20)
+    files = needed_files(newest)
+    assert len(files) >= 2
+    for file in files:
+        kept = (newest / file).read_bytes()
+        if how == "gone":
+            (newest / file).unlink()
+        elif how == "empty":
+            (newest / file).write_bytes(b"")
+        else:
+            cut(newest / file)
+        found = find(steps)
+        assert (found.step, found.changes) == (10, True), file
+        named = "no weights" if (name, how) == ("hf", "gone") and file.startswith("actor") else Path(file).name
+        assert any(named in line for line in found.problems[20]), (file, found.problems)
+        (newest / file).write_bytes(kept)
+    assert find(steps).step == 20
+
+
+def test_an_index_and_its_shards_must_agree(hf_models: dict[str, Path], steps: Path):
+    step = hf_step(steps, 4, hf_models["llama"])
+    index = step / "actor" / "huggingface" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-00002-of-00002.safetensors"}}))
+    assert "model-00002-of-00002.safetensors, which is missing" in problems_of_step(step)[0]
+
+
+def test_a_critic_counts(written: dict[str, Path], steps: Path):
+    add_step(steps, 1, written["qwen3-tp2"], critic=True)
+    step = add_step(steps, 2, written["qwen3-tp2"], critic=True)
+    cut(next((step / "critic").rglob("*.distcp")))
+    (problem,) = problems_of_step(step)
+    assert problem.startswith("critic/model/dist_ckpt")
+    assert "truncated" in problem
+    assert find(steps).step == 1
+
+
+def test_shards_of_an_earlier_world_size_do_not_count(written: dict[str, Path], steps: Path):
+    step = fsdp_step(steps, 2, written["qwen3_odd-fsdp2"])
+    (step / "actor" / "optim_world_size_4_rank_3.pt").write_bytes(b"")
+    assert problems_of_step(step) == []
+
+
+@pytest.mark.parametrize("marker", ["", "  \n", "20", "0", "abc", "\x00\x00", "9" * 5000, "-20", None])
+def test_the_marker_names_the_newest_whole_step(written: dict[str, Path], steps: Path, marker: str | None):
+    """verl: int() of the text, and a fresh start where the step is not there."""
+    for number in (5, 10):
+        add_step(steps, number, written["llama-tp1"])
+    (steps / "global_step_20" / "actor").mkdir(parents=True)
+    (steps / TRACKER).unlink()
+    if marker is not None:
+        (steps / TRACKER).write_text(marker)
+    before = sorted(path.name for path in steps.rglob("*"))
+    assert main([str(steps)]) == 0
+    assert (steps / TRACKER).read_text() == "10"
+    after = sorted(path.name for path in steps.rglob("*"))
+    assert [name for name in after if name != TRACKER] == [name for name in before if name != TRACKER]
+
+
+def test_a_whole_step_that_the_marker_names_stays(
+    written: dict[str, Path], steps: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Going back is done by writing the marker."""
+    for number in (5, 10):
+        add_step(steps, number, written["llama-tp1"])
+    (steps / TRACKER).write_text("5\n")
+    assert main([str(steps)]) == 0
+    assert (steps / TRACKER).read_text() == "5\n"
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == "resumes from global_step_5"
+    assert "global_step_10 may be whole too" in out[0]
+
+
+def test_without_a_whole_step_the_job_starts_from_the_beginning(
+    written: dict[str, Path], steps: Path, capsys: pytest.CaptureFixture[str]
+):
+    step = add_step(steps, 20, written["qwen3-tp2"])
+    shard = next((step / "actor").rglob("*.distcp"))
+    size = shard.stat().st_size
+    cut(shard)
+    assert main([str(steps), "--dry-run"]) == 0
+    assert (steps / TRACKER).exists()
+    assert f"{TRACKER} would be removed" in capsys.readouterr().out
+    assert main([str(steps)]) == 0
+    assert not (steps / TRACKER).exists()
+    assert step.is_dir()
+    out = capsys.readouterr().out
+    assert f"{shard.name}: {size // 2} bytes, .metadata needs" in out
+    assert out.endswith("starts from the beginning\n")
+
+
+def test_verl_goes_on_from_the_step(written: dict[str, Path], steps: Path):
+    """What verl itself reads of the marker that was mended."""
+    from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
+
+    add_step(steps, 5, written["llama-tp1"])
+    cut(add_step(steps, 10, written["llama-tp1"]) / "data.pt")
+    mend(find(steps))
+    assert find_latest_ckpt_path(str(steps)) == str(steps / "global_step_5")
+
+
+def test_nothing_of_a_checkpoint_is_executed(written: dict[str, Path], steps: Path, tmp_path: Path):
+    class Harmful:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/executed",)
+
+    add_step(steps, 5, written["llama-tp1"])
+    step = add_step(steps, 10, written["llama-tp1"])
+    next((step / "actor").rglob(".metadata")).write_bytes(pickle.dumps(Harmful()))
+    found = find(steps)
+    assert found.step == 5
+    assert "refused" in found.problems[10][0]
+    assert not (tmp_path / "executed").exists()
+
+
+def test_json_and_exit_codes(steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([str(tmp_path / "nowhere"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["step"], told["marker_changed"], told["not_whole"]) == (None, False, {})
+    (steps / TRACKER).write_text("7")
+    assert main([str(steps), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["step"], told["marker"], told["marker_changed"]) == (None, "7", True)
+    (steps / TRACKER).mkdir()
+    assert main([str(steps)]) == 1
+    assert "error: " in capsys.readouterr().err
+
+
+def test_the_command_imports_no_torch(steps: Path):
+    code = "import sys, converters.resume; sys.exit(sorted({'torch', 'transformers'} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
