@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Set
 
-from launch.supervisor.shared_memory import note_files
+from launch.supervisor.shared_memory import note_files, note_new_files
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 KILL_S = 5.0
@@ -73,7 +73,12 @@ _uncollected: Set[int] = set()
 
 
 def reap_orphans() -> None:
-    """Collect adopted children that ended."""
+    """Collect adopted children that ended, and note what is new of the job in /dev/shm; for every few seconds."""
+    _collect()
+    note_new_files(lambda: descendants(os.getpid()))
+
+
+def _collect() -> None:
     for pid in _children().get(os.getpid(), []):
         if pid not in _uncollected:
             with contextlib.suppress(ChildProcessError):  # collected by subprocess itself
@@ -167,7 +172,7 @@ def end_descendants(grace_s: float, limit_s: float = 20.0) -> List[int]:
     asked: Set[int] = set()
     while True:
         _uncollected.clear()  # nobody reads an exit code any more
-        reap_orphans()
+        _collect()
         alive = descendants(os.getpid())
         if not alive or time.monotonic() > deadline:
             return sorted(alive)

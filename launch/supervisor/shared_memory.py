@@ -10,7 +10,7 @@ import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable, List, Set
+from typing import Callable, Dict, Iterable, Iterator, List, Set
 
 FOLDER = Path("/dev/shm")
 # What was there before this supervisor was put there by somebody, who may want to keep it.
@@ -27,6 +27,9 @@ class SharedFile:
 
 
 _noted: Set[SharedFile] = set()
+_looks: Dict[SharedFile, int] = {}
+_MOST_LOOKS = 3
+_MOST_FILES = 5000
 
 
 def _mapped(pid: int, prefix: str) -> Set[SharedFile]:
@@ -67,6 +70,39 @@ def files_of(pids: Iterable[int], folder: Path = FOLDER) -> Set[SharedFile]:
 def note_files(pids: Iterable[int], folder: Path = FOLDER) -> None:
     """Remember the files of these processes of the job. Takes some milliseconds a process."""
     _noted.update(files_of(pids, folder))
+
+
+def note_new_files(pids: Callable[[], Iterable[int]], folder: Path = FOLDER, since: float = _STARTED) -> None:
+    """Remember the files of these processes that are new in `folder`; for every few seconds.
+
+    An engine that is killed by Ray is gone before anybody asks for its end. Costs a listing where nothing is new.
+    A file that none of the processes has at the third look is somebody else's.
+    """
+    new = {found for found in _recent(folder, since) if found not in _noted and _looks.get(found, 0) < _MOST_LOOKS}
+    if not new:
+        return
+    ours = files_of(pids(), folder)
+    _noted.update(ours)
+    _looks.update({found: _looks.get(found, 0) + 1 for found in new - ours})
+
+
+def _recent(folder: Path, since: float) -> Iterator[SharedFile]:
+    """Files of this user in `folder` and one level below that are not older than `since`; some thousand at most."""
+    left, waiting = _MOST_FILES, [(folder, True)]
+    while waiting:
+        place, deeper = waiting.pop()
+        with contextlib.suppress(OSError):  # gone, or not for us
+            for entry in os.scandir(place):
+                left -= 1
+                if left < 0:
+                    return
+                if deeper and entry.is_dir(follow_symlinks=False):
+                    waiting.append((Path(entry.path), False))
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    now = entry.stat(follow_symlinks=False)
+                    if now.st_uid == os.getuid() and stat.S_ISREG(now.st_mode) and now.st_ctime >= since:
+                        yield SharedFile(entry.path, now.st_dev, now.st_ino)
 
 
 def remove_noted(folder: Path = FOLDER, since: float = _STARTED) -> List[str]:

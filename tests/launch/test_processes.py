@@ -137,7 +137,7 @@ JOB = """
 import os, sys, time
 from pathlib import Path
 from launch.supervisor.node_folder import clean_up
-from launch.supervisor.processes import Component, adopt_orphans, stop
+from launch.supervisor.processes import Component, adopt_orphans, reap_orphans, stop
 adopt_orphans()
 name = sys.argv[1]
 command = [sys.executable, "-c", os.environ["LEAVES"], *sys.argv[1:]]
@@ -149,6 +149,11 @@ print("ready", flush=True)
 sys.stdin.readline()
 if name.endswith("stop"):
     stop([part], 0.5)
+if name.endswith("killed"):
+    reap_orphans()
+    os.kill(part.pid, 9)
+    while part.poll() is None:
+        time.sleep(0.02)
 clean_up(Path(f"{name}-temp"), 0.5)
 print("clean", flush=True)
 sys.stdin.readline()
@@ -187,10 +192,10 @@ def in_shared_memory(name: str) -> set[str]:
     return {path.removeprefix(name) for path in found if path.startswith(name)}
 
 
-@pytest.mark.parametrize("ending", ["stop", "end"])
+@pytest.mark.parametrize("ending", ["stop", "end", "killed"])
 def test_two_jobs_and_their_files(tmp_path: Path, name: str, ending: str):
-    """Each takes its own away, also those of a part that was stopped before; what was there before the job stays,
-    and what a process of another job uses, too."""
+    """Each takes its own away, also those of a part that was stopped or killed before; what was there before
+    the job stays, and what a process of another job uses, too."""
     before, shared = Path(f"/dev/shm/{name}-dataset"), Path(f"/dev/shm/{name}-shared")
     before.write_text("the user's")
     first = start_job(f"{name}-1-{ending}", tmp_path, before, shared)
@@ -229,6 +234,36 @@ def test_a_file_that_took_the_place_of_another_stays(tmp_path: Path):
     (tmp_path / "new").replace(path)
     assert shared_memory.remove_noted(tmp_path, since=0.0) == []
     assert path.read_text() == "of somebody else"
+
+
+def test_looking_again_and_again_costs_nothing(tmp_path: Path):
+    """Processes are looked at for new files only, and three times for one that is another job's."""
+    looked = []
+
+    def nobody() -> list[int]:
+        looked.append(1)
+        return []
+
+    def look(times: int) -> int:
+        looked.clear()
+        for _ in range(times):
+            shared_memory.note_new_files(nobody, tmp_path, since)
+        return len(looked)
+
+    (tmp_path / "old").write_text("")
+    since = time.time() + 0.05
+    assert look(3) == 0
+    time.sleep(0.1)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "of-another-job").write_text("")
+    assert look(9) == 3
+    (tmp_path / "newer").write_text("")
+    assert look(1) == 1
+    with (tmp_path / "newer").open("rb"):
+        shared_memory.note_new_files(lambda: [os.getpid()], tmp_path, since)
+    assert look(9) == 0
+    assert shared_memory.remove_noted(tmp_path, since) == [str(tmp_path / "newer")]
+    assert (tmp_path / "folder" / "of-another-job").exists()
 
 
 def test_a_file_without_a_name_needs_no_care(tmp_path: Path):
