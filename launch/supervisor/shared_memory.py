@@ -87,7 +87,7 @@ def note_new_files(pids: Callable[[], Iterable[int]], folder: Path = FOLDER, sin
 
 
 def _recent(folder: Path, since: float) -> Iterator[SharedFile]:
-    """Files of this user in `folder` and one level below that are not older than `since`; some thousand at most."""
+    """Files of this user in `folder` and one level below, not older than `since`; some thousand at most."""
     left, waiting = _MOST_FILES, [(folder, True)]
     while waiting:
         place, deeper = waiting.pop()
