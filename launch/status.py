@@ -1,24 +1,36 @@
-"""Show what a job is doing, or how it ended and why.
+"""Show what a job is doing, or how it ended and why, on one screen.
 
     python -m launch.status                      the newest run below ./outputs
     python -m launch.status 1234                 the run of Slurm job 1234 below ./outputs
     python -m launch.status outputs/x/run-1234   a run directory
 
-Exit codes: 0 shown; 1 there is no such run; 2 usage.
+Exit codes: 0 shown, whatever became of the job; 1 there is no such run; 2 usage.
 """
 
 import argparse
+import io
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.supervisor.training_log import Step, latest_checkpoint, read_steps
-from launch.supervisor.verdict import EXIT_CODES
+from launch.run_record import RunRecord, duration, read_run, waiting
+from launch.slurm_queue import ask
+from launch.supervisor.log_tail import printable
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
+_SHOWN_NODES = 8
+_EPILOG = """\
+example: python -m launch.status outputs/qwen3-4b-grpo/run-1234 --json
+
+states: pending (in the queue), running, silent (no sign of life of the head node), requeued, completed, failed,
+        cancelled, timeout, ended (without a verdict)
+exit codes: 0 shown, whatever became of the job (its own code is "exit_code" of --json); 1 no such run; 2 usage
+"""
 
 
 class NoRunError(LookupError):
@@ -32,102 +44,163 @@ def find_run(what: str | None, below: Path) -> Path:
         NoRunError: naming what was looked for and where.
     """
     if what is not None and Path(what).is_dir():
-        if not any(
-            any(Path(what).glob(name)) for name in ("manifest.json", "verdict.json", "logs", "failed-*.json")
-        ):
+        marks = ("manifest.json", "verdict.json", "logs", "failed-*.json", "job.json", "heartbeat")
+        if not any(any(Path(what).glob(name)) for name in marks):
             raise NoRunError(f"{what} is not a run directory, or its job has not started: no manifest.json in it")
         return Path(what)
-    pattern = "*/run-*" if what is None else f"*/run-{what}"
-    runs = sorted(below.glob(pattern), key=lambda path: path.stat().st_mtime)
+    # Earlier runs of the same number are renamed to run-N.before-DATE.
+    names = "run-*" if what is None else f"run-{_glob_quoted(what)}"
+    runs = sorted((path for path in below.glob(f"*/{names}") if ".before-" not in path.name), key=_age)
     if not runs:
         named = f"no run directory or job {what!r}" if what else "no run"
-        raise NoRunError(f"{named}: looked for {below}/{pattern}; name a run directory")
+        raise NoRunError(
+            f"{named}: looked for {below}/*/run-{'*' if what is None else what}; name a run directory"
+        )
     return runs[-1]
 
 
+def _glob_quoted(text: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
+
+
+def _age(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0  # removed meanwhile
+
+
 def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
-    """Values as bars between their lowest and highest; means of neighbours where there are more than `width`."""
-    if not values:
-        return ""
+    """Values as bars between their lowest and highest; means of neighbours where there are more than `width`.
+
+    A value that is no finite number is a dot.
+    """
+    finite = [value for value in values if value - value == 0]
+    if not finite:
+        return "·" * min(width, len(values))
     size = max(1, -(-len(values) // width))
     groups = [values[start : start + size] for start in range(0, len(values), size)]
     means = [sum(group) / len(group) for group in groups]
-    low, span = min(means), max(means) - min(means)
-    return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1))] if span else _BARS[0] for mean in means)
+    shown = [mean for mean in means if mean - mean == 0] or finite
+    low, span = min(shown), max(shown) - min(shown)
 
+    def bar(mean: float) -> str:
+        if mean - mean != 0:
+            return "·"
+        return _BARS[round((mean - low) / span * (len(_BARS) - 1))] if span else _BARS[0]
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of a run, or {} when there is no such file.
-
-    Raises:
-        NoRunError: the file is damaged.
-    """
-    if not path.exists():
-        return {}
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise NoRunError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(data, dict):
-        raise NoRunError(f"{path}: not a JSON object")
-    return data
-
-
-def _noted(run_dir: Path) -> dict[str, Any]:
-    """A failure that a node noted where the head could not even begin; {} without one."""
-    notes = [_read_json(file) for file in sorted(run_dir.glob("failed-*.json"))]
-    causes = [note for note in notes if note.get("exit_code") != EXIT_CODES["cancelled"]]
-    return {"state": "failed", **(causes or notes)[0]} if notes else {}
+    return "".join(map(bar, means))
 
 
 def summarize(run_dir: Path) -> dict[str, Any]:
-    """State, steps and rewards of a run: from its verdict when it ended, else from what nodes noted and the
-    trainer's log.
-
-    `reward_first` and `reward_last` are means over the first and last tenth of the steps (at least one step).
-    """
-    verdict = _read_json(run_dir / "verdict.json") or _noted(run_dir)
-    manifest = _read_json(run_dir / "manifest.json")
-    logs = sorted(Path(manifest.get("logs", run_dir / "logs")).glob("*-trainer.log"))
-    steps: list[Step] = read_steps(logs[0]) if logs else []
-    rewards = [step.reward for step in steps if step.reward is not None]
-    part = max(1, len(rewards) // 10)
-    checkpoint = verdict.get("last_checkpoint") or latest_checkpoint(
-        Path(manifest.get("checkpoint_dir", run_dir / "checkpoints"))
-    )
-    return {
-        "run_dir": str(run_dir),
-        "state": verdict.get("state", "running"),
-        "exit_code": verdict.get("exit_code"),
-        "component": verdict.get("component"),
-        "node": verdict.get("node"),
-        "cause": verdict.get("cause"),
-        "evidence": verdict.get("evidence"),
-        "steps": steps[-1].number if steps else 0,
-        "rewards": rewards,
-        "reward_first": sum(rewards[:part]) / part if rewards else None,
-        "reward_last": sum(rewards[-part:]) / part if rewards else None,
-        "last_checkpoint": str(checkpoint) if checkpoint else None,
-        "hf_model": verdict.get("hf_model"),
-    }
+    """What `--json` prints: the fields of `launch.run_record.RunRecord`."""
+    return asdict(read_run(run_dir, ask))
 
 
-def table(told: dict[str, Any]) -> str:
-    """One screen for a person."""
-    rows = [("run", told["run_dir"]), ("state", told["state"])]
-    if told["cause"] is not None:
-        rows.append(("failed", f"{told['component']} on {told['node']}: {told['cause']}"))
-        rows.append(("exit code", str(told["exit_code"])))
-        evidence = told["evidence"]
-        if isinstance(evidence, dict):
-            rows.append(("evidence", f"{evidence.get('file')}: {evidence.get('text')}"))
-    rows.append(("steps", str(told["steps"])))
-    if told["rewards"]:
-        rows.append(("reward", f"{told['reward_first']:.4f} -> {told['reward_last']:.4f}"))
-        rows.append(("", sparkline(told["rewards"])))
-    rows.append(("checkpoint", told["last_checkpoint"] or "none"))
-    rows.append(("HF model", told["hf_model"] or "none"))
-    return "\n".join(f"{name:<11}{text}" for name, text in rows)
+def table(run: RunRecord) -> str:
+    """One screen for a person; every text in it is printable."""
+    return "\n".join(f"{name:<11}{printable(text, 1000)}" for name, text in _rows(run))
+
+
+def _rows(run: RunRecord) -> Iterator[tuple[str, str]]:
+    yield "run", run.run_dir
+    yield "state", run.state + (f": {run.why}" if run.why else "")
+    if run.nodes:
+        yield "nodes", _nodes(run)
+    yield from _failure(run)
+    yield "steps", _steps(run)
+    if run.ends_at is not None and not run.over:
+        yield "time limit", _limit(run)
+    if run.reward_first is not None and run.reward_last is not None:
+        yield "reward", f"{run.reward_first:.4f} -> {run.reward_last:.4f}"
+        yield "", sparkline(run.rewards)
+    yield "checkpoint", run.last_checkpoint or "none"
+    if run.hf_model or run.over:
+        yield "HF model", run.hf_model or "none"
+    for number, one in enumerate(run.attempts):
+        yield "" if number else "attempts", _attempt(one)
+    if run.attempts:
+        yield "", f"{run.attempt}: {run.state}, this one"
+    for problem in run.problems:
+        yield "note", problem
+
+
+def _nodes(run: RunRecord) -> str:
+    names = [f"{node.get('node')} ({node.get('address')})" for node in run.nodes[:_SHOWN_NODES]]
+    more = [f"{len(run.nodes) - _SHOWN_NODES} more"] if len(run.nodes) > _SHOWN_NODES else []
+    known = run.nodes_expected or len(run.nodes)
+    return f"{len(run.nodes)} of {known} joined: {', '.join(names + more)}"
+
+
+def _failure(run: RunRecord) -> Iterator[tuple[str, str]]:
+    if run.cause is None:
+        return
+    yield "failed", f"{run.component} on {run.node}: {run.cause}"
+    if run.kind:
+        yield "cause", run.kind + (f": {run.meaning}" if run.meaning else "")
+    if run.evidence:
+        line = f":{run.evidence['line']}" if run.evidence["line"] else ""
+        yield "evidence", f"{run.evidence['file']}{line}: {run.evidence['text']}"
+    if run.what_to_do:
+        yield "to do", run.what_to_do
+    if run.requeue_why:
+        yield "restart", run.requeue_why
+    yield "exit code", str(run.exit_code)
+
+
+def _steps(run: RunRecord) -> str:
+    parts = [f"{run.steps} of {run.total_steps}" if run.total_steps else str(run.steps)]
+    if run.seconds_per_step is not None:
+        parts.append(f"{run.seconds_per_step:.3g} s a step")
+    if run.seconds_left is not None:
+        parts.append(f"{duration(run.seconds_left)} left")
+    if run.lost_steps:
+        parts.append(f"{run.lost_steps} done again after a restart")
+    return ", ".join(parts)
+
+
+def _limit(run: RunRecord) -> str:
+    ends_at = run.ends_at or 0.0
+    left = ends_at - time.time()
+    text = time.strftime("%Y-%m-%d %H:%M", time.localtime(ends_at))
+    text += f", in {duration(left)}" if left > 0 else ", which is over"
+    if run.fits is None or run.total_steps is None:
+        return text
+    if run.fits:
+        return f"{text}: the remaining steps fit"
+    return f"{text}: {run.steps_that_fit} of the {run.total_steps - run.steps} remaining steps fit"
+
+
+def _attempt(one: dict[str, Any]) -> str:
+    part = f"{one['component']} on {one['node']}: " if one.get("component") else ""
+    cause = f", {part}{one['cause']}" if one.get("cause") else ""
+    code = f" (exit code {one['exit_code']})" if one.get("exit_code") else ""
+    return f"{one.get('attempt')}: {one.get('state')} after step {one.get('steps_done') or 0}{cause}{code}"
+
+
+def _read(what: str | None) -> RunRecord:
+    """The run that `what` names, or what Slurm says of a job that has no run directory yet."""
+    try:
+        return read_run(find_run(what, Path("outputs")), ask)
+    except NoRunError as error:
+        queue = ask(what) if what else None
+        if queue is None:
+            raise
+        states = {"PENDING": "pending", "RUNNING": "running", "CONFIGURING": "pending"}
+        why = waiting(queue) if queue.state == "PENDING" else f"Slurm says {queue.state}; {error}"
+        return RunRecord("none yet", states.get(queue.state, "ended"), why, job=what)
+
+
+def _shown(run: RunRecord, as_json: bool) -> str:
+    # ASCII, so that no character of a log can act on a terminal.
+    return json.dumps(asdict(run), indent=2, ensure_ascii=True, allow_nan=True) if as_json else table(run)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.5 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} s; give 0.5 to 86400")
+    return seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,19 +208,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m launch.status",
         description="Show what a job is doing, or how it ended and why.",
-        epilog="example: python -m launch.status outputs/qwen3-4b-grpo/run-1234 --json",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", nargs="?", help="job id or run directory [the newest below ./outputs]")
     parser.add_argument("--json", action="store_true", help="as JSON, with the reward of every step")
+    parser.add_argument("--watch", type=_seconds, metavar="S", help="again every S seconds, until the job is over")
     args = parser.parse_args(argv)
-    try:
-        told = summarize(find_run(args.run, Path("outputs")))
-    except NoRunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps(told, indent=2, ensure_ascii=False) if args.json else table(told))
-    return 0
+    clear = "\x1b[H\x1b[2J" if args.watch and not args.json and sys.stdout.isatty() else ""
+    while True:
+        try:
+            run = _read(args.run)
+        except NoRunError as error:
+            print(f"error: {printable(str(error), 1000)}", file=sys.stderr)
+            return 1
+        print(clear + _shown(run, args.json), flush=True)
+        if args.watch is None or run.over:
+            return 0
+        time.sleep(args.watch)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # bars, in a locale that has none
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # the way out of --watch
+        sys.exit(0)

@@ -95,7 +95,8 @@ class _Reader:
         elif text[:1] == " ":
             self._frames.setdefault(source, []).append(bare)
             del self._frames[source][:-_FRAMES]
-        exception = _EXCEPTION.match(bare) if text[:1] != " " else None
+        # "RayTaskError(X): ray::f()" heads the remote part of a traceback, X follows.
+        exception = _EXCEPTION.match(bare) if text[:1] != " " and "): ray::" not in bare else None
         if exception and self._led_to(previous):
             if not self._ignored.get(source):
                 self._raise(index, source, bare, line)

@@ -76,11 +76,9 @@ def read_manifest(run_dir: Path) -> Dict[str, Any]:
         ValueError, OSError: it is damaged or cannot be read.
     """
     try:
-        data = json.loads((run_dir / MANIFEST).read_text(encoding="utf-8"))
+        data = read_object(run_dir / MANIFEST)
     except FileNotFoundError:
         return {}
-    if not isinstance(data, dict):
-        raise ValueError(f"{run_dir / MANIFEST} holds no JSON object")
     return _joined(data, run_dir)
 
 
@@ -147,12 +145,28 @@ def earlier_attempts(run_dir: Path) -> List[Dict[str, Any]]:
         if not (number.isascii() and number.isdigit()):
             continue
         try:
-            data = json.loads(file.read_text(encoding="utf-8", errors="replace"))
+            data = read_object(file)
             told = {name: data.get(name) for name in (*shown, "steps_done", "last_checkpoint", "requeue_why")}
-        except (OSError, ValueError, AttributeError) as error:
+        except (OSError, ValueError) as error:
             told = {"state": "unknown", "cause": f"{file.name} cannot be read: {error}"}
         found[int(number)] = {**told, "attempt": int(number)}
     return [found[number] for number in sorted(found)]
+
+
+def read_object(file: Path) -> Dict[str, Any]:
+    """The JSON object in a file of a run.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged, or holds nothing.
+    """
+    try:
+        data = json.loads(file.read_text(encoding="utf-8", errors="replace"))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(data, dict) or not data:
+        raise ValueError("it holds no JSON object with anything in it")
+    return data
 
 
 def _resolved_job(file: Optional[Path]) -> Any:
@@ -161,19 +175,19 @@ def _resolved_job(file: Optional[Path]) -> Any:
     try:
         with file.open(encoding="utf-8") as stream:
             return json.loads(stream.read(_JOB_BYTES))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return {"error": f"{file}: {error}"}
 
 
 def _joined(manifest: Dict[str, Any], run_dir: Path) -> Dict[str, Any]:
     """With the hashes of files that have not changed since they were described."""
     try:
-        hashes = json.loads((run_dir / HASHES).read_text(encoding="utf-8"))
+        hashes = read_object(run_dir / HASHES)
     except (OSError, ValueError):
         return manifest
     image, data = manifest.get("image"), manifest.get("data")
     for told in [image, *(data if isinstance(data, list) else [])]:
-        known = hashes.get(told.get("path")) if isinstance(told, dict) and isinstance(hashes, dict) else None
+        known = hashes.get(str(told.get("path"))) if isinstance(told, dict) else None
         if isinstance(known, dict) and not told.get("sha256"):
             if known.get("size") == told.get("size") and known.get("mtime") == told.get("mtime"):
                 told["sha256"] = known.get("sha256")
