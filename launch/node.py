@@ -4,7 +4,6 @@ Called by path from the rendered script, inside the container, once on each node
 Python 3.9+, because it runs inside whatever image the user has.
 """
 
-import contextlib
 import os
 import signal
 import sys
@@ -17,11 +16,11 @@ if __package__ in (None, ""):
     # By path, so that PYTHONPATH stays the image's own; modules of launch/ must not shadow others.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from launch.supervisor.guard import failed_alone, guarded
 from launch.supervisor.limits import low_limits, raise_open_files
 from launch.supervisor.node_folder import clean_up, make_temp_dir
-from launch.supervisor.processes import adopt_orphans
 from launch.supervisor.settings import Settings, UsageError, read_settings
-from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, note_failure, write_verdict
+from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError
 
 # Slurm's own, and what sites let it send before the time limit (--signal).
 _ENDING = (
@@ -37,16 +36,6 @@ def _remember(number: int, _frame: Optional[FrameType]) -> None:
 def _cancelled() -> Optional[int]:
     """The first signal that asked this node to end, or None."""
     return _received[0] if _received else None
-
-
-def _failed_alone(settings: Settings, started: float, failure: Failure) -> int:
-    """A failure that no head can tell: srun ends the other nodes for this one's exit code."""
-    print(f"[{settings.node}] {failure.line()}", file=sys.stderr, flush=True)
-    with contextlib.suppress(OSError):  # it may be the run directory that fails; the line above is out
-        note_failure(settings.run_dir, failure)
-        if settings.rank == 0 and not (settings.run_dir / "verdict.json").exists():
-            write_verdict(settings.run_dir, state="failed", started=started, failure=failure, training={})
-    return failure.exit_code
 
 
 def _role(settings: Settings) -> Callable[[Settings, Callable[[], Optional[int]]], int]:
@@ -74,13 +63,13 @@ def _supervise(settings: Settings) -> int:
         make_temp_dir(settings.temp_dir)
         return _role(settings)(settings, _cancelled)
     except JobFailed as error:
-        return _failed_alone(settings, started, error.failure)
+        return failed_alone(settings, error.failure, started)
     except SetupError as error:
         failure = Failure("setup", settings.node, str(error), EXIT_CODES["setup"])
-        return _failed_alone(settings, started, failure)
+        return failed_alone(settings, failure, started)
     except OSError as error:  # a full disk, a run directory that vanished
         cause = f"{type(error).__name__}: {error}"
-        return _failed_alone(settings, started, Failure("node", settings.node, cause, EXIT_CODES["node"]))
+        return failed_alone(settings, Failure("node", settings.node, cause, EXIT_CODES["node"]), started)
     finally:
         left = clean_up(settings.temp_dir, grace_s=3.0)
         if left:
@@ -96,14 +85,9 @@ def main(words: Optional[List[str]] = None) -> int:
     except UsageError as error:
         print(f"launch/node.py: {error}", file=sys.stderr)
         return 2
-    adopt_orphans()
     if settings.staged is not None:
         settings.staged.unlink(missing_ok=True)  # the image is mounted by now, and nobody else uses this copy
-    code = _supervise(settings)
-    if settings.rank == 0:
-        with contextlib.suppress(OSError):  # the script then waits for srun, however long that takes
-            settings.over.write_text(f"{code}\n")
-    return code
+    return guarded(settings, lambda: _supervise(settings), _ENDING)
 
 
 if __name__ == "__main__":

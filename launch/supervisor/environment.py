@@ -62,13 +62,13 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
         CHECKPOINT_DIR=str(settings.checkpoint_dir),
         RAY_USAGE_STATS_ENABLED="0",
         RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN_PATH=str(settings.run_dir / "ray_token"),
+        RAY_AUTH_TOKEN_PATH=str(settings.ray_token),
         GLOO_SOCKET_IFNAME=settings.interface,
         TP_SOCKET_IFNAME=settings.interface,
         # NCCL alone takes lists and prefixes: what the user chose for it stays.
         NCCL_SOCKET_IFNAME=environ.get("NCCL_SOCKET_IFNAME") or f"={settings.interface}",
         REWARD_LOG_PATH=str(settings.reward_log),
-        REWARD_SERVER_TOKEN_FILE=str(settings.run_dir / "reward_token"),
+        REWARD_SERVER_TOKEN_FILE=str(settings.reward_token),
     )
     env.update(_caches(env, settings.temp_dir / "cache"))
     env.update(expiration_environment(settings))

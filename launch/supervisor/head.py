@@ -7,7 +7,7 @@ import socket
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, List, Optional, Union
+from typing import Dict, List, Optional
 
 from launch.supervisor.control import Hub
 from launch.supervisor.environment import (
@@ -24,8 +24,7 @@ from launch.supervisor.ray_cluster import head_command, port_was_taken, watch_co
 from launch.supervisor.reward_server import is_ready, server_command
 from launch.supervisor.reward_server import watch_command as reward_watch_command
 from launch.supervisor.settings import Settings
-from launch.supervisor.training import STOP_S, steps_done, train
-from launch.supervisor.training_log import latest_checkpoint
+from launch.supervisor.training import STOP_S, train
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, write_json
 from launch.supervisor.watch import Cancelled, Watch, failure_of, say
 
@@ -49,8 +48,7 @@ class Head:
         make_caches(self._base)
         self._reward_url = "" if settings.reward_node else f"http://{settings.address}:{self._ports.reward}"
         self._env = self._with_head()
-        self._secrets = [Path(self._base[name]) for name in ("RAY_AUTH_TOKEN_PATH", "REWARD_SERVER_TOKEN_FILE")]
-        for file in self._secrets:
+        for file in (settings.ray_token, settings.reward_token):
             _write_secret(file, secrets.token_hex(32))
         for old in settings.reward_log.glob("failure-*.json"):
             old.unlink()  # of an earlier run in the same run directory
@@ -146,10 +144,8 @@ class Head:
             self._hub.tell({"type": "serve"})
         elif settings.reward:
             _, env = device_environments(self._env, settings)
-            token_file = self._env["REWARD_SERVER_TOKEN_FILE"]
-            self._start(
-                "reward server", server_command(settings, settings.address, self._ports.reward, token_file), env
-            )
+            command = server_command(settings, settings.address, self._ports.reward)
+            self._start("reward server", command, env)
 
     def _join(self) -> None:
         settings, ray = self._settings, self._watch.ray_nodes
@@ -161,8 +157,19 @@ class Head:
         if ray.gpus != settings.gpus_expected:
             shown = {address: gpus for address, (_, gpus) in ray.nodes.items()}
             cause = f"Ray has {ray.gpus:g} GPUs, the job needs {settings.gpus_expected}: {shown}"
-            raise self._watch.failed("nodes", cause)
+            raise self._watch.failed("nodes", cause, self._node_with_other_gpus())
         say(settings, f"{settings.ray_nodes} Ray nodes with {ray.gpus:g} GPUs: {', '.join(ray.nodes)}")
+
+    def _node_with_other_gpus(self) -> Optional[str]:
+        """Name of the first node on which Ray has not the GPUs that it should have; None for this one."""
+        settings, ray = self._settings, self._watch.ray_nodes.nodes
+        others = settings.gpus_expected - settings.ray_gpus
+        for rank, info in sorted(self._hub.nodes.items()):
+            serves = settings.reward_node and rank == settings.reward_rank
+            _, gpus = ray.get(str(info["address"]), (False, 0.0))
+            if not serves and gpus * (settings.ray_nodes - 1) != others:
+                return str(info["node"])
+        return None
 
     def _await_rewards(self) -> None:
         """The server has its model, is watched from now on, and has answered a request as verl will send them."""
@@ -221,15 +228,6 @@ class Head:
 
     # ---- the end
 
-    def training(self) -> Dict[str, Union[int, str, None]]:
-        """What there is to show, for the verdict."""
-        saved = latest_checkpoint(self._settings.checkpoint_dir)
-        return {
-            "steps_done": steps_done(self._settings.log("trainer")),
-            "last_checkpoint": str(saved) if saved else None,
-            "hf_model": str(self.hf_model) if self.hf_model else None,
-        }
-
     def close(self, exit_code: int) -> None:
         """End the other nodes, then the parts on this one. Does nothing the second time."""
         if self._closed:
@@ -245,7 +243,7 @@ class Head:
         self._watch.nodes_are_over()
         stop(parts, STOP_S)
         self._hub.close()
-        for file in (*self._secrets, self._settings.rendezvous):
+        for file in self._settings.secret_files:
             file.unlink(missing_ok=True)
 
     def _await_the_rest(self) -> None:

@@ -2,18 +2,18 @@
 
 import time
 import traceback
-from typing import Dict, Optional, Tuple, Union
+from pathlib import Path
+from typing import Optional, Tuple
 
 from launch.supervisor.causes import diagnose
 from launch.supervisor.head import Head
 from launch.supervisor.limits import oom_kills
 from launch.supervisor.restarts import Restart, decide
 from launch.supervisor.settings import Settings
+from launch.supervisor.training import steps_done
 from launch.supervisor.training_log import latest_checkpoint
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, write_verdict
 from launch.supervisor.watch import Cancelled, say
-
-Training = Dict[str, Union[int, str, None]]
 
 
 def run_head(settings: Settings, cancelled: Cancelled) -> int:
@@ -21,21 +21,43 @@ def run_head(settings: Settings, cancelled: Cancelled) -> int:
     started = time.time()
     kills = oom_kills()
     head, failure = _run(settings, cancelled)
-    if failure is not None:
-        failure = diagnose(failure, sorted(settings.logs.glob("*.log")), (oom_kills() or 0) - (kills or 0))
-    exit_code = failure.exit_code if failure else 0
-    say(settings, failure.line() if failure else f"completed; verdict: {settings.run_dir / 'verdict.json'}")
     # The verdict first: what follows takes time, and a cancelled job has little.
-    try:
-        _judge(settings, head, failure, started)
-    except OSError as error:  # the exit code and the line above still tell
-        say(settings, f"verdict.json cannot be written: {error}")
+    hf_model = head.hf_model if head is not None else None
+    exit_code = conclude(settings, failure, started, kills=kills, hf_model=hf_model)
     if head is not None:
         try:
+            head.record()
             head.close(exit_code)
         except OSError as error:
             say(settings, f"while ending the job: {error}")
     return exit_code
+
+
+def conclude(
+    settings: Settings,
+    failure: Optional[Failure],
+    started: float,
+    *,
+    kills: Optional[int] = None,
+    hf_model: Optional[Path] = None,
+) -> int:
+    """Find the cause of a failure, decide about another start, write the verdict; returns the job's exit code.
+
+    Args:
+        failure: the first thing that failed; None: nothing did.
+        started: Unix seconds.
+        kills: of processes for want of memory on this node before that, as `oom_kills` tells.
+    """
+    try:
+        if failure is not None:
+            more = (oom_kills() or 0) - (kills or 0) if kills is not None else 0
+            failure = diagnose(failure, sorted(settings.logs.glob("*.log")), more)
+        text = failure.line() if failure else f"completed; verdict: {settings.run_dir / 'verdict.json'}"
+        say(settings, text)
+        _write(settings, failure, started, hf_model)
+    except OSError as error:  # the exit code and the line above still tell
+        say(settings, f"verdict.json cannot be written: {error}")
+    return failure.exit_code if failure else 0
 
 
 def _run(settings: Settings, cancelled: Cancelled) -> Tuple[Optional[Head], Optional[Failure]]:
@@ -54,11 +76,11 @@ def _run(settings: Settings, cancelled: Cancelled) -> Tuple[Optional[Head], Opti
     return head, None
 
 
-def _judge(settings: Settings, head: Optional[Head], failure: Optional[Failure], started: float) -> None:
-    if head is not None:
-        head.record()
-    training = head.training() if head is not None else {}
-    restart = _restart(settings, failure, training)
+def _write(settings: Settings, failure: Optional[Failure], started: float, hf_model: Optional[Path]) -> None:
+    steps = steps_done(settings.log("trainer"))
+    saved = latest_checkpoint(settings.checkpoint_dir)
+    saved_step = int(saved.name.rpartition("_")[2]) if saved else None
+    restart = decide(settings, failure, steps, saved_step)
     if restart.requeue:
         say(settings, f"to be started again: {restart.why}")
     write_verdict(
@@ -67,18 +89,12 @@ def _judge(settings: Settings, head: Optional[Head], failure: Optional[Failure],
         started=started,
         failure=failure,
         attempt=settings.attempt,
-        training=training,
+        training={
+            "steps_done": steps,
+            "last_checkpoint": str(saved) if saved else None,
+            "hf_model": str(hf_model) if hf_model else None,
+        },
         restart=restart,
-    )
-
-
-def _restart(settings: Settings, failure: Optional[Failure], training: Training) -> Restart:
-    saved = latest_checkpoint(settings.checkpoint_dir)
-    return decide(
-        settings,
-        failure,
-        int(training.get("steps_done") or 0),
-        int(saved.name.rpartition("_")[2]) if saved else None,
     )
 
 

@@ -8,9 +8,10 @@ from launch.supervisor import reward_watch
 from launch.supervisor.settings import Settings
 
 
-def server_command(settings: Settings, address: str, port: int, token_file: str) -> List[str]:
+def server_command(settings: Settings, address: str, port: int) -> List[str]:
     """The job's command of the server, with where to listen and whom to answer."""
-    return [*settings.reward, "--host", address, "--port", str(port), "--token-file", token_file]
+    where = ["--host", address, "--port", str(port), "--token-file", str(settings.reward_token)]
+    return [*settings.reward, *where]
 
 
 def watch_command(settings: Settings, url: str) -> List[str]:

@@ -119,6 +119,21 @@ class Settings:
         return self.run_dir / f"rendezvous-{self.job_number}-{self.attempt}.json"
 
     @property
+    def ray_token(self) -> Path:
+        """Who knows it may use the job's Ray."""
+        return self.run_dir / "ray_token"
+
+    @property
+    def reward_token(self) -> Path:
+        """Who knows it may use the job's reward server."""
+        return self.run_dir / "reward_token"
+
+    @property
+    def secret_files(self) -> List[Path]:
+        """What must not outlive the job."""
+        return [self.ray_token, self.reward_token, self.rendezvous]
+
+    @property
     def over(self) -> Path:
         """Written by the head at its very end: srun may have to wait for a node that is gone."""
         return self.run_dir / f".over-{self.attempt}"

@@ -6,6 +6,7 @@ import time
 from typing import Callable, List, Optional, Set
 
 from launch.supervisor.control import Hub, Message
+from launch.supervisor.guard import is_unguarded
 from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.log_limit import cut_logs
 from launch.supervisor.missing_nodes import MissingNodes
@@ -237,6 +238,8 @@ class Watch:
             # srun signals everybody when one node fails; a cancelled job has such notes of a signal, too.
             if noted.exit_code != EXIT_CODES["cancelled"]:
                 raise JobFailed(noted)
+        if is_unguarded():
+            raise self.failed("head", "the guard of the supervisor was killed")
         if out_of_time(self._settings, time.time()):
             raise JobFailed(out_of_time_failure(self._settings))
         cause = f"cancelled: signal {number}"

@@ -202,7 +202,7 @@ def _start_reward_server(
 ) -> Component:
     base = with_direct(_base(settings), [head_address, settings.address])
     _, env = device_environments(base, settings)
-    command = server_command(settings, settings.address, ports.reward, base["REWARD_SERVER_TOKEN_FILE"])
+    command = server_command(settings, settings.address, ports.reward)
     return Component("reward server", command, settings.log("reward server"), env, settings.run_dir)
 
 

@@ -48,15 +48,16 @@ class Run:
         out = (self.run_dir / "out").read_text()
         pytest.fail(f"{component} never said {text!r}; the supervisor said:\n{out}")
 
-    def below(self) -> dict[int, str]:
-        """Process id -> command line of everything that the supervisor runs."""
+    def below(self, levels: int = 99) -> dict[int, str]:
+        """Process id -> command line of everything that the supervisor runs, down to some level."""
         table = subprocess.run(
             ["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
         ).stdout
         rows = [line.split(None, 2) for line in table.splitlines()]
         found: dict[int, str] = {}
         parents = {self.process.pid}
-        while parents:
+        while parents and levels:
+            levels -= 1
             children = {int(pid): args for pid, parent, args in rows if int(parent) in parents}
             found |= children
             parents = set(children)
@@ -276,6 +277,27 @@ def test_a_second_run_in_the_same_directory_is_not_misled(start):
     assert second.wait() == 0, (second.run_dir / "out").read_text()
     assert second.verdict["state"] == "completed"
     assert "merged" in second.log("merge")
+
+
+def test_a_killed_supervisor_leaves_a_verdict_and_a_clean_machine(start):
+    run = start("time.sleep(600)")
+    run.until("trainer", "trainer up")
+    (supervisor,) = run.below(levels=1)
+    os.kill(supervisor, signal.SIGKILL)
+    assert run.wait(30) == 28
+    assert (run.verdict["component"], run.verdict["cause"]) == ("head", "the supervisor was killed by signal 9")
+    assert not (run.run_dir / "ray_token").exists()
+
+
+def test_a_killed_guard_ends_the_job(start):
+    run = start("time.sleep(600)")
+    run.until("trainer", "trainer up")
+    run.process.kill()
+    assert run.wait(30) == -signal.SIGKILL
+    deadline = time.monotonic() + 30
+    while Path(f"/tmp/rl-{os.getuid()}-{run.process.pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert (run.verdict["component"], run.verdict["cause"]) == ("head", "the guard of the supervisor was killed")
 
 
 def test_secrets_do_not_outlive_the_job(start):
