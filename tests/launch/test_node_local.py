@@ -64,7 +64,7 @@ class Run:
         return found
 
     def pid_of(self, text: str) -> int:
-        (pid,) = [pid for pid, args in self.below().items() if text in args]
+        (pid,) = [pid for pid, args in self.below().items() if text in args and "launch/node.py" not in args]
         return pid
 
 
