@@ -22,6 +22,8 @@ def _named_folders(job: Job, *, rehearse: bool, sample_data: bool) -> list[str]:
         named.append(job.container.env_file)
     if job.reward.function is not None:
         named.append(str(Path(job.reward.function).parent))
+    if job.container.stage:
+        named.append(job.container.stage_dir)  # launch/node.py removes the copy from inside
     return named
 
 

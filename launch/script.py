@@ -1,6 +1,7 @@
 """The text of a job's script. Pure: a job and a few paths in, bash out."""
 
 import hashlib
+import json
 import re
 import shlex
 import sys
@@ -68,7 +69,10 @@ def sbatch_options(job: Job, *, rehearse: bool) -> list[str]:
         )
         if value is not None
     ]
-    if not any(option.startswith("--requeue") for option in cluster.extra_sbatch):
+    if job.recovery.requeue:
+        # Without append the next attempt would empty the output of the one before.
+        options += ["--requeue", "--open-mode=append"]
+    elif not any(option.startswith("--requeue") for option in cluster.extra_sbatch):
         # After a node failure Slurm would start the job again by itself, and use node hours unasked.
         options.append("--no-requeue")
     return [*options, "--output=%x-%j.out", *cluster.extra_sbatch]
@@ -95,14 +99,21 @@ def _environment(request: RenderRequest) -> dict[str, str]:
 def _node_options(request: RenderRequest) -> str:
     job = request.job
     options = ""
-    if job.reward.kind == "server" and job.reward.gpus:
-        options += f" --reward-gpus {job.reward.gpus}"
+    if job.reward.kind == "server":
+        options += f" --reward-gpus {job.reward.gpus}" if job.reward.gpus else ""
+        options += " --reward-node" if job.reward.placement == "separate" else ""
+        options += f" --reward-unresponsive {job.reward.unresponsive_s:g}"
     if job.cluster.network_interface is not None:
         options += f" --interface={shlex.quote(job.cluster.network_interface)}"
     if not request.rehearse:
         for_pools, with_driver = cpus_needed(job)
         options += f" --min-cpus {with_driver if job.cluster.nodes == 1 else for_pools}"
     options += f" --join-timeout {job.cluster.join_timeout_s:g} --ready-timeout {job.reward.ready_timeout_s:g}"
+    options += f" --end-margin {job.checkpoint.before_end_s:g}"
+    if job.recovery.stalled_s is not None:
+        options += f" --stalled-after {job.recovery.stalled_s:g}"
+    if job.recovery.requeue:
+        options += f" --max-restarts {job.recovery.max_restarts}"
     if "console" in job.logging.loggers:
         options += " --expect-steps"
     if request.rehearse:
@@ -110,11 +121,33 @@ def _node_options(request: RenderRequest) -> str:
     return options
 
 
+def _resumes(job: Job) -> bool:
+    """Whether verl looks for the newest checkpoint by itself: no raw override says otherwise."""
+    values = {key.lstrip("+"): value for key, _, value in (text.partition("=") for text in job.overrides)}
+    return values.get("trainer.resume_mode", "auto").strip("'\"") == "auto"
+
+
+def _data_files(request: RenderRequest) -> list[str]:
+    data = request.job.data
+    return [str(request.project / file) for file in dict.fromkeys((*data.train, *data.val))]
+
+
+def _job_lines(job: Job) -> list[str]:
+    """The job with all its values as JSON, one section a line."""
+    fields = [
+        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
+        for name, value in job.model_dump(mode="json").items()
+    ]
+    return ["{", *(f"{field}," for field in fields[:-1]), fields[-1], "}"]
+
+
 def _ray_cpus(request: RenderRequest) -> str:
     layout = plan_layout(request.job)
     if request.rehearse:
         # The one machine of a run without Slurm holds the slots of all nodes.
-        return str(ray_cpus(layout.ray_gpus_head + layout.ray_gpus_other * (request.job.cluster.nodes - 1)))
+        served_apart = request.job.reward.kind == "server" and request.job.reward.placement == "separate"
+        others = request.job.cluster.nodes - 1 - served_apart
+        return str(ray_cpus(layout.ray_gpus_head + layout.ray_gpus_other * others))
     # Ray counts the node's CPUs, not the job's.
     return '"${SLURM_CPUS_ON_NODE:-$(nproc)}"'
 
@@ -192,6 +225,10 @@ def render_script(request: RenderRequest) -> str:
             layout=plan_layout(job),
             ray_cpus=_ray_cpus(request),
             node_options=_node_options(request),
+            stage=job.container.stage,
+            resume=_resumes(job),
+            data_files=[] if request.sample_data else _data_files(request),
+            job_lines=_job_lines(job),
             **_in_output(request),
         )
     )

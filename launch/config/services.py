@@ -67,7 +67,10 @@ class Checkpoint(Section):
         json_schema_extra=becomes("actor_rollout_ref.actor.checkpoint.save_contents"),
     )
     before_end_s: float = Field(
-        300.0, ge=0, description="seconds kept free before the time limit, so that the last checkpoint is whole"
+        300.0,
+        ge=0,
+        description="seconds kept free before the time limit, so that the last checkpoint is whole",
+        json_schema_extra=becomes("trainer.esi_redundant_time"),
     )
     merge: bool = Field(True, description="turn the last checkpoint into a Hugging Face model at the end")
 

@@ -1,7 +1,8 @@
 """Whether Slurm shall start the job again after a failure. The head decides; the batch script does it.
 
-What a restart may heal is a fixed set of kinds (the table of causes in README, "Exit codes"); what it cannot heal
-would only use node hours again.
+What a restart may heal is a fixed set of kinds (HEALS); what it cannot heal (memory, configuration, a path, a full
+disk, a cancelled job) would only use node hours again. An attempt that came no further than the one before is the
+last.
 """
 
 import json
@@ -12,29 +13,27 @@ from typing import Any, Dict, Optional
 from launch.supervisor.settings import Settings
 from launch.supervisor.verdict import Failure
 
-# kind -> why another start may go on.
-_HEALS = {
+# kind (launch.supervisor.causes) -> why another start may go on.
+HEALS = {
     "wall-time": "the time limit ended it",
     "node-lost": "a node was lost",
     "ray-node-lost": "Ray lost a node",
-    "nccl": "the network between GPUs failed",
+    "nodes-missing": "a node did not join",
+    "nccl": "GPUs could not talk to each other",
     "reward-outage": "the reward server could not be reached",
     "reward-hang": "the reward server hung",
     "stalled": "the trainer hung",
-    "port-taken": "another program took a port",
+    "port-taken": "another program had a port",
 }
-# The same for failures without a recognised cause, by the part that failed.
+# The same by the part that failed, where nothing in its log says why.
+_UNKNOWN = ("", "unrecognised", "killed")
 _HEALS_OF_PART = {
     "node": "a node was lost",
-    "nodes": "nodes did not join",
-    "ray worker": "a Ray worker ended",
+    "ray worker": "Ray ended on a node",
     "ray head": "Ray's head ended",
-    "ray watch": "Ray's head stopped answering",
+    "ray watch": "Ray's head did not answer",
     "reward server": "the reward server ended",
-    "reward client": "the reward server could not be reached",
 }
-# A killed part of the trainer may be a node that is going down; a traceback is not.
-_KILLED = 128
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,9 @@ def decide(settings: Settings, failure: Optional[Failure], steps_done: int, save
 
 
 def _heals(failure: Failure) -> Optional[str]:
-    kind = getattr(failure, "kind", "")
-    if kind:
-        return _HEALS.get(kind)
-    return _HEALS_OF_PART.get(failure.component)
+    if failure.kind in _UNKNOWN:
+        return _HEALS_OF_PART.get(failure.component)
+    return HEALS.get(failure.kind)
 
 
 def _goes_on(saved_step: Optional[int]) -> str:

@@ -19,7 +19,7 @@ END_S = 30.0
 # What verl takes a save for (save_ckpt_duration).
 VERL_SAVE_S = 60.0
 # A trainer that has done its last step needs some time to end by itself.
-_LAST_STEP_S = 30.0
+LAST_STEP_S = 30.0
 VARIABLE = "MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP"
 
 
@@ -34,20 +34,24 @@ def expiration_environment(settings: Settings) -> Dict[str, str]:
     return {} if end is None else {VARIABLE: f"{end:.0f}"}
 
 
+def in_last_minutes(settings: Settings, saved_at: float) -> bool:
+    """Whether a checkpoint of that time is one that verl wrote because of the end: one more might not come."""
+    end = trainer_ends_at(settings)
+    return end is not None and saved_at >= end - settings.end_margin_s - VERL_SAVE_S
+
+
 def out_of_time(settings: Settings, now: float, saved_at: Optional[float] = None) -> bool:
     """Whether the trainer must end now, as the allocation does.
 
     Args:
         now: Unix seconds.
-        saved_at: when this attempt wrote its newest checkpoint (time of change of verl's marker); None: it has
-            written none. With a checkpoint of the last minutes there is nothing to wait for: one more step might
-            not be saved any more, and a save that the limit cuts is lost.
+        saved_at: when this attempt wrote the first checkpoint of the last minutes (`in_last_minutes`; time of
+            change of verl's marker); None: none yet. There is nothing to wait for then: verl would save after
+            each further step, and the limit would cut one of these.
     """
     end = trainer_ends_at(settings)
     if end is None:
         return False
-    if now >= end:
+    if saved_at is not None and in_last_minutes(settings, saved_at) and now - saved_at >= LAST_STEP_S:
         return True
-    if saved_at is None or now - saved_at < _LAST_STEP_S:
-        return False
-    return saved_at >= end - settings.end_margin_s - VERL_SAVE_S
+    return now >= end

@@ -9,8 +9,10 @@ from pathlib import Path
 
 # Starts its command as a task of a step: options first, then the program.
 _SRUN = """
-import json, os, sys
+import ctypes, json, os, signal, subprocess, sys
 words = sys.argv[1:]
+if words == ["--version"]:
+    sys.exit(print("slurm 24.11.5"))
 options = []
 while words and words[0].startswith("-"):
     options.append(words.pop(0))
@@ -18,7 +20,13 @@ told = {"options": options, "command": words, "env": dict(os.environ)}
 with open(os.environ["STUB_LOG"] + "/srun.json", "a", errors="surrogateescape") as log:
     log.write(json.dumps(told) + chr(10))
 env = {**os.environ, "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURMD_NODENAME": "n1"}
-os.execvpe(words[0], words, env)
+# Like slurmstepd: a task leads a process group, and a signal to the step goes to the group.
+kill_with_me = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+task = subprocess.Popen(words, env=env, start_new_session=True, preexec_fn=kill_with_me)
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda number, _: os.killpg(task.pid, number))
+code = task.wait()
+sys.exit(code if code >= 0 else 128 - code)
 """
 
 # `exec` with the program's rule for the environment: PREFIX_NAME is NAME inside, the rest passes (no --cleanenv).
@@ -28,6 +36,8 @@ me = os.path.basename(sys.argv[0])
 twin = {"apptainer": "singularity", "singularity": "apptainer"}[me].upper() + "ENV_"
 prefix = me.upper() + "ENV_"
 words = sys.argv[1:]
+if words == ["--version"]:
+    sys.exit(print(me, "version 1.4"))
 assert words.pop(0) == "exec", words
 options = []
 while words[0].startswith("-"):
@@ -40,9 +50,11 @@ told = {"program": me, "options": options, "image": image, "command": command, "
 told["outer"] = dict(os.environ)
 with open(os.environ["STUB_LOG"] + "/container.json", "a", errors="surrogateescape") as log:
     log.write(json.dumps(told) + chr(10))
-code = os.environ.get("STUB_INSIDE", "exit 0")
+code = os.environ.get("STUB_INSIDE", 'echo "{}" >"$STUB_RUN_DIR/verdict.json"; echo 0 >"$STUB_RUN_DIR/.over-0"')
+run_dir = command[command.index("--run-dir") + 1]
 sys.stdout.flush()
-os.execvpe("/bin/bash", ["/bin/bash", "--norc", "-c", code, *command], {**env, "PATH": "/usr/bin:/bin"})
+env = {**env, "PATH": "/usr/bin:/bin", "STUB_RUN_DIR": run_dir}
+os.execvpe("/bin/bash", ["/bin/bash", "--norc", "-c", code, *command], env)
 """
 
 
@@ -73,21 +85,31 @@ class Node:
         (self.bin / name).write_text(text)
         (self.bin / name).chmod(0o755)
 
-    def sbatch(self, script: Path, environ: dict[str, str] | None = None, cwd: Path | None = None) -> Outcome:
-        """Run a script as Slurm does: bash, not a login shell, with Slurm's variables."""
+    def start(
+        self, script: Path, environ: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.Popen:
+        """Start a script as Slurm does: bash, not a login shell, with Slurm's variables."""
         for file in self._log.iterdir():
             file.unlink()
         env = {
             "PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(self._log.parent), "STUB_LOG": str(self._log),
             "SLURM_JOB_ID": "77", "SLURM_CPUS_ON_NODE": "64", **(environ or {}),
         }  # fmt: skip
-        done = subprocess.run(
-            ["bash", script], env=env, capture_output=True, cwd=cwd or script.parent, check=False, timeout=60
+        return subprocess.Popen(
+            ["bash", script], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd or script.parent
         )
+
+    def sbatch(self, script: Path, environ: dict[str, str] | None = None, cwd: Path | None = None) -> Outcome:
+        """Run a script to its end, and tell how it ended."""
+        return self.end(self.start(script, environ, cwd))
+
+    def end(self, job: subprocess.Popen, limit_s: float = 60.0) -> Outcome:
+        """Wait for a script that was started."""
+        out, err = job.communicate(timeout=limit_s)
         return Outcome(
-            done.returncode,
-            done.stdout.decode(errors="surrogateescape"),
-            done.stderr.decode(errors="surrogateescape"),
+            job.returncode,
+            out.decode(errors="surrogateescape"),
+            err.decode(errors="surrogateescape"),
             self._told("srun"),
             self._told("container"),
         )

@@ -1,9 +1,9 @@
 """Faults that people met with scripts of this kind, each by its number, where no other test file has it.
 
 A01, A07, A08, A23, A30, A33, B08: test_node_limits.py. A04, A05, A10: test_node_basics.py. A20, A24:
-test_node_settings.py. A17, A18, A25, A27, B01, B02, B05, B13, B15, B16: test_script.py.
-A29, A32, A34: test_slurm_rules.py. B03, C01: test_quoting.py. B09, C10, C29: test_file_rules.py.
-C31: test_secrets.py.
+test_node_settings.py. A17, A18, A25, B01, B02, B05, B13, B15, B16: test_script.py.
+A27: test_batch_part.py. A29, A32, A34: test_slurm_rules.py. B03, C01: test_quoting.py. B09, C10, C29:
+test_file_rules.py. C31: test_secrets.py.
 
 A19, C05 and C07 are numbers without a case.
 """
@@ -25,7 +25,7 @@ from launch.supervisor import watch, worker
 from launch.supervisor.control import Hub, Link
 from launch.supervisor.devices import DeviceError, one_variable, split_devices, visible_variable
 from launch.supervisor.environment import base_environment, device_environments, with_head
-from launch.supervisor.ports import free_plan, port_plan
+from launch.supervisor.ports import PortPlan, free_plan, port_plan
 from launch.supervisor.ray_cluster import head_command, worker_command
 from launch.supervisor.settings import Settings, read_settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, note_failure, write_verdict
@@ -208,8 +208,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The addresses that each start of a Ray worker knew."""
     calls: list[list[str]] = []
 
-    def start(_settings: Settings, _head: dict, addresses: list[str]) -> Part:
-        calls.append(addresses)
+    def start(_settings: Settings, _address: str, _ports: PortPlan, told: dict[str, list[str]]) -> Part:
+        calls.append(told["addresses"])
         return Part()
 
     monkeypatch.setattr(worker, "_start_ray", start)
@@ -217,7 +217,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_a23_a_node_starts_ray_when_it_knows_all_addresses(started: list[list[str]]):
-    waiting = worker._Node(node(1), {}, lambda: None)
+    waiting = worker._Node(node(1), "10.0.0.5", port_plan(77), lambda: None)
     waiting.turn([])
     assert waiting.failure() is None
     assert started == []
@@ -246,7 +246,7 @@ def told_when(tmp_path: Path, *, joined: int, ray_is_up: bool) -> list[Told]:
         while len(hub.nodes) < rank and time.monotonic() < until:
             head.turn()
     if ray_is_up:
-        head.ray_is_up()
+        head.ray_is_up({"gcs_port": 1})
     for _ in range(2):
         head.turn()
     told = [[message for _ in range(5) for message in link.poll(0.1)] for link in links]
@@ -257,7 +257,7 @@ def told_when(tmp_path: Path, *, joined: int, ray_is_up: bool) -> list[Told]:
 
 
 def test_a23_the_head_tells_all_addresses_once_all_are_there_and_ray_is_up(tmp_path: Path):
-    everybody = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6", "10.0.0.7"]}
+    everybody = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6", "10.0.0.7"], "gcs_port": 1}
     assert told_when(tmp_path, joined=2, ray_is_up=False) == [[], []]
     assert told_when(tmp_path, joined=1, ray_is_up=True) == [[]]
     assert told_when(tmp_path, joined=2, ray_is_up=True) == [[everybody], [everybody]]
@@ -265,7 +265,7 @@ def test_a23_the_head_tells_all_addresses_once_all_are_there_and_ray_is_up(tmp_p
 
 def test_a23_a_node_that_never_comes_does_not_hold_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(watch, "_ADDRESSES_S", -1.0)
-    there = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6"]}
+    there = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6"], "gcs_port": 1}
     assert told_when(tmp_path, joined=1, ray_is_up=True) == [[there]]
 
 

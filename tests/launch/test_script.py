@@ -24,8 +24,9 @@ JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*.yaml"))
 EVERY_OPTION = (
     "cluster={modules: [a/1.0, b], cpus_per_node: 64, mem: 900G, partition: gpu, account: me, qos: q, gpu: h200, "
     "network_interface: ib0, extra_sbatch: [--reservation=r]}",
-    "container={runtime: singularity, binds: ['/scratch:/s:ro'], env_file: '/home/me/my env', "
-    "env: {A: 'it''s, \"b\"'}}",
+    "recovery.requeue=true",
+    "container={runtime: singularity, stage: true, stage_dir: /local, binds: ['/scratch:/s:ro'], "
+    "env_file: '/home/me/my env', env: {A: 'it''s, \"b\"'}}",
 )
 NAMES = [
     "plain",
@@ -174,7 +175,7 @@ def test_any_script_name_is_harmless(tmp_path: Path, name: str):
     script = tmp_path / "run.sh"
     script.write_text(render_script(RenderRequest(job, tmp_path, name)))
     result = subprocess.run(["bash", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
+    assert result.returncode == 20
     assert result.stderr.startswith(f"{name}: this job needs Slurm")
     assert [path.name for path in tmp_path.iterdir()] == ["run.sh"]
 
@@ -198,7 +199,7 @@ def test_a_python_without_the_engine_is_named(tmp_path: Path):
     bare.chmod(0o755)
     environ = {**os.environ, "LAUNCH_PYTHON": str(bare)}
     result = subprocess.run(["bash", script], env=environ, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
+    assert result.returncode == 20
     assert f"{bare} has no ray and verl; set LAUNCH_PYTHON" in result.stderr
 
 
@@ -206,7 +207,7 @@ def test_a_job_without_slurm_says_so(tmp_path: Path):
     script = tmp_path / "run.sh"
     script.write_text(rendered(tmp_path, rehearsal=False))
     result = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
-    assert result.returncode == 1
+    assert result.returncode == 20
     assert "this job needs Slurm: sbatch run_grpo.sh" in result.stderr
 
 
@@ -216,9 +217,12 @@ def test_a_missing_image_stops_before_srun(tmp_path: Path):
     result = subprocess.run(
         ["bash", script], env={**os.environ, "SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=False
     )
-    assert result.returncode == 1
+    assert result.returncode == 20
     assert f"image {tmp_path}/images/verl-cpu.sif is not readable" in result.stderr
     assert "rehearsal.image" in result.stderr
+    verdict = json.loads((tmp_path / "outputs/qwen3-4b-grpo/run-7/verdict.json").read_text())
+    assert (verdict["component"], verdict["exit_code"]) == ("setup", 20)
+    assert verdict["what_to_do"] == "correct rehearsal.image"
 
 
 @pytest.fixture
@@ -317,7 +321,7 @@ def test_b05_a_path_that_one_node_lacks_is_named_with_the_node(on_cluster, tmp_p
 def test_b05_the_note_is_json_whatever_the_path(on_cluster, tmp_path: Path):
     on_cluster("""container.binds=['/no"p\\e:/x']""")
     (note,) = (tmp_path / "outputs").rglob("failed-n1.json")
-    assert json.loads(note.read_text())["cause"].startswith("no /no?p?e on")
+    assert json.loads(note.read_text())["cause"] == 'no /no"p\\e on this node'
 
 
 def test_b13_the_gpus_of_the_step_reach_the_container(on_cluster):
@@ -327,19 +331,10 @@ def test_b13_the_gpus_of_the_step_reach_the_container(on_cluster):
     assert "CUDA_VISIBLE_DEVICES" not in done.out
 
 
-@pytest.mark.parametrize(
-    ("inside", "code"), [("exit 42", 42), ("exit 137", 137), ("kill -KILL $$", 137), ("exit 0", 0)]
-)
-def test_a27_the_exit_code_of_the_node_is_the_scripts(on_cluster, inside: str, code: int):
-    """A27: no pipe, no trap and no echo stands between the trainer's code and Slurm's."""
-    done = on_cluster(environ={"STUB_INSIDE": inside})
-    assert (done.code if done.code >= 0 else 128 - done.code) == code
-
-
 MODULE_INIT = 'module() { [[ $2 != broken ]] && echo "module $*" >> "$STUB_LOG/../modules"; }\n'
 
 
-@pytest.mark.parametrize(("module", "code"), [("singularitypro/4.1 beta", 0), ("broken", 1)])
+@pytest.mark.parametrize(("module", "code"), [("singularitypro/4.1 beta", 0), ("broken", 20)])
 def test_b15_modules_in_a_shell_that_is_no_login_shell(tmp_path: Path, module: str, code: int):
     """B15: `module` is a function of the site's profile, which a batch script has to read by itself."""
     (tmp_path / "images").mkdir()
@@ -363,7 +358,7 @@ def test_b15_no_module_command_is_named(tmp_path: Path):
     script = tmp_path / "run.sh"
     script.write_text(re.sub(r"for init in .*; do", "for init in /nonexistent; do", text))
     done = Node(tmp_path / "node").sbatch(script)
-    assert done.code == 1
+    assert done.code == 20
     assert "no 'module' command" in done.err
 
 

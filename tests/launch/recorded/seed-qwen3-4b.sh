@@ -12,13 +12,13 @@
 #SBATCH --output=%x-%j.out
 set -euo pipefail
 NAME=run_grpo.sh
-die() { echo "$NAME: $*" >&2; exit 1; }
 
 # ---- settings
 PROJECT=/project # relative paths of the job start here
 TOOLKIT=/toolkit
 IMAGE=/project/images/verl-0.6.1.sif
 OUTPUT=/project/outputs/qwen3-4b-grpo-megatron
+ATTEMPT=${SLURM_RESTART_COUNT:-0}
 if [[ -n ${SLURM_JOB_ID:-} ]]; then
   RUN_DIR=$OUTPUT/run-$SLURM_JOB_ID # logs, verdict, models of this run
 else
@@ -27,42 +27,109 @@ fi
 CHECKPOINT_DIR=$OUTPUT/checkpoints
 POLICY=/project/models/Qwen3-4B-Thinking-2507
 
+# ---- the run directory, and what is left in it when no head node lives to do it
+json() { # TEXT as a JSON string
+  local text=${1//\\/\\\\}
+  printf '"%s"' "${text//\"/\\\"}"
+}
+failure() { # COMPONENT KIND CAUSE WHAT_TO_DO EXIT_CODE: the first failure, on this node, as JSON
+  printf '{"component": "%s", "node": %s, "kind": "%s", "cause": %s, "what_to_do": %s, "exit_code": %d, "evidence": null}\n' \
+    "$1" "$(json "${SLURMD_NODENAME:-$(hostname)}")" "$2" "$(json "$3")" "$(json "$4")" "$5"
+}
+leave_verdict() { # FAILURE
+  local now saved=null marker=$CHECKPOINT_DIR/latest_checkpointed_iteration.txt fields=${1#*\{}
+  printf -v now '%(%Y-%m-%dT%H:%M:%S%z)T' -1
+  [[ ! -s $marker ]] || saved=$(json "$CHECKPOINT_DIR/global_step_$(<"$marker")")
+  printf '{"state": "failed", %s, "started": "%s", "ended": "%s", "attempt": %d, "steps_done": null, "last_checkpoint": %s, "hf_model": null, "requeue": false, "requeue_why": "the head node did not ask for it"}\n' \
+    "${fields%\}*}" "$STARTED" "$now" "$ATTEMPT" "$saved" >"$RUN_DIR/.verdict.json.$$"
+  mv -T -- "$RUN_DIR/.verdict.json.$$" "$RUN_DIR/verdict.json"
+}
+leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
+  local code=$1 note text="" cause="the supervisor of the head node ended without a verdict (exit code $1)"
+  for note in "$RUN_DIR"/failed-*.json; do # what nodes could still say; a cancelled one says nothing of the cause
+    [[ ! -e $note || -n $text ]] || text=$(grep -q '"exit_code": 143' "$note" || cat "$note")
+  done
+  if [[ -n $text ]]; then
+    [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
+  else
+    ((code > 0 && code < 128)) || code=28
+    text=$(failure head "" "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
+    echo "$NAME: $cause" >&2
+  fi
+  leave_verdict "$text"
+  return "$code"
+}
+die() { # CAUSE; REMEDY: before a node has started anything
+  echo "$NAME: $*" >&2
+  [[ ! -d $RUN_DIR ]] || leave_verdict "$(failure setup "" "${*%;*}" "${*##*; }" 20)"
+  exit 20
+}
+make_run_dir() {
+  if [[ -e $RUN_DIR && -n ${SLURM_JOB_ID:-} && $ATTEMPT == 0 ]]; then
+    mv -T -- "$RUN_DIR" "$RUN_DIR.before-$(date +%Y%m%d-%H%M%S)" # of an earlier run: job ids come again
+  fi
+  mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
+  rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/.over-* # of an earlier attempt
+  if [[ -e $RUN_DIR/verdict.json ]]; then
+    [[ $(<"$RUN_DIR/verdict.json") =~ \"attempt\":\ *([0-9]+) ]] || true
+    mv -T -- "$RUN_DIR/verdict.json" "$RUN_DIR/verdict.${BASH_REMATCH[1]:-0}.json"
+  fi
+  sed -n 's/^#: //p' "$0" >"$RUN_DIR/job.json" || rm -f "$RUN_DIR/job.json" # from the end of this script
+  echo "run directory: $RUN_DIR"
+}
+printf -v STARTED '%(%Y-%m-%dT%H:%M:%S%z)T' -1
+
 # ---- the container on a cluster, this machine's Python without one
 if [[ -n ${SLURM_JOB_ID:-} ]]; then
+  make_run_dir
   for init in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash; do
     # shellcheck disable=SC1090
     type module >/dev/null 2>&1 || { [[ -r $init ]] && set +u && source "$init" && set -u; } || true
   done
   type module >/dev/null 2>&1 || die "no 'module' command on $(hostname); correct cluster.modules"
   set +u
-  module load singularitypro || die 'module load singularitypro failed'
+  module load singularitypro || die 'module load singularitypro failed; correct cluster.modules'
   set -u
   [[ -r $IMAGE ]] || die "image $IMAGE is not readable on $(hostname); correct container.image"
   RUNTIME=$(command -v apptainer || command -v singularity) || die "no apptainer or singularity on $(hostname); name a module in cluster.modules"
   # The host's Python stays out of the container, and srun compares the others with its own options.
   unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV LD_LIBRARY_PATH LD_PRELOAD "${!CONDA_@}" \
     BASH_ENV SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK
+  # shellcheck disable=SC2317 # srun runs it
+  give_up() { # RUN_DIR KIND CAUSE WHAT_TO_DO: this node cannot begin
+    local node=${SLURMD_NODENAME:-$(hostname)}
+    echo "$node: $3; $4" >&2
+    failure setup "$2" "$3" "$4" 20 >"$1/.failed-$node"
+    mv -T -- "$1/.failed-$node" "$1/failed-$node.json"
+    exit 20
+  }
+  # shellcheck disable=SC2317 # srun runs it
   on_node() { # RUN_DIR PATH... -- COMMAND...: the container program would not say which node lacks a path
-    local run_dir=$1 node=${SLURMD_NODENAME:-$(hostname)} cause
-    while shift; [[ $1 != -- ]]; do
-      [[ -e $1 ]] && continue
-      cause="no $1 on this node; have it mounted, or correct the job"
-      echo "$node: $cause" >&2
-      printf '{"component": "setup", "node": "%s", "cause": "%s", "exit_code": 20}\n' "$node" "${cause//[\"\\]/?}" >"$run_dir/.failed-$node"
-      mv "$run_dir/.failed-$node" "$run_dir/failed-$node.json"
-      exit 20
+    local run_dir=$1
+    while shift && [[ $1 != -- ]]; do
+      [[ -e $1 ]] || give_up "$run_dir" missing-path "no $1 on this node" "have it mounted, or correct the job"
     done
     shift
     exec "$@"
   }
   PYTHON=python3
   START=(srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=40 --kill-on-bad-exit=1 --wait=0 --export=ALL --mpi=none
-    bash -c "$(declare -f on_node); on_node \"\$@\"" on_node "$RUN_DIR" "$IMAGE" /project /toolkit --
+    bash -c "$(declare -f json failure give_up on_node); on_node \"\$@\"" on_node "$RUN_DIR" "$IMAGE" /project /toolkit --
     "$RUNTIME" exec --nv --pwd "$PROJECT"
     --bind /project
     --bind /toolkit
     "$IMAGE")
   PREFIX=$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_ # over the image's own values, and only in there
+  IN_SLURM=(--image "$IMAGE" --note slurm="$(srun --version)" --note runtime="$("$RUNTIME" --version)")
+  ends_at() { # of the allocation, in Unix seconds; older Slurms do not tell it in the environment
+    local text
+    text=" $(scontrol show job "$SLURM_JOB_ID" 2>/dev/null)"
+    [[ $text == *" EndTime="* ]] || return
+    text=${text##* EndTime=}
+    date +%s -d "${text%%[[:space:]]*}" 2>/dev/null
+  }
+  ENDS_AT=${SLURM_JOB_END_TIME:-$(ends_at || true)}
+  [[ ! $ENDS_AT =~ ^[0-9]+$ ]] || IN_SLURM+=(--ends-at "$ENDS_AT")
 else
   die "this job needs Slurm: sbatch $NAME (a rehearsal, rendered with --rehearse, runs without)"
 fi
@@ -140,6 +207,7 @@ TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
   'hydra.run.dir=${oc.env:RUN_DIR}/hydra'
   reward_model.reward_manager=naive
   'trainer.default_local_dir=${oc.env:CHECKPOINT_DIR}'
+  trainer.esi_redundant_time=300.0
   trainer.experiment_name=qwen3_4b_grpo_megatron
   'trainer.logger=[console,wandb]'
   trainer.n_gpus_per_node=4
@@ -153,13 +221,64 @@ TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
 )
 CHECK=("$PYTHON" -m launch.engines.verify --verl 0.6.1 -- "${TRAINER[@]:1}") # before Ray starts
 MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force)
+SUPERVISE=(env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR"
+  --nodes 1 --ray-gpus-head 4 --ray-gpus-other 5 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --reward-unresponsive 60 --min-cpus 5 --join-timeout 300 --ready-timeout 900 --end-margin 300 --stalled-after 3600 --expect-steps
+  --job-file "$RUN_DIR/job.json" --data /project/data/train.parquet --data /project/data/test.parquet "${IN_SLURM[@]}"
+  ::check "${CHECK[@]}"
+  ::resume "$PYTHON" -m converters.resume "$CHECKPOINT_DIR"
+  ::reward "${REWARD[@]}"
+  ::canary "$PYTHON" -m reward.canary
+  ::merge "${MERGE[@]}"
+  ::trainer "${TRAINER[@]}")
+[[ -n ${SLURM_JOB_ID:-} ]] || exec "${SUPERVISE[@]}"
 
-mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
-rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/verdict.json # of an earlier attempt
-echo "run directory: $RUN_DIR"
-exec env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR" \
-  --nodes 1 --ray-gpus-head 4 --ray-gpus-other 5 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --min-cpus 5 --join-timeout 300 --ready-timeout 900 --expect-steps \
-  ::check "${CHECK[@]}" \
-  ::reward "${REWARD[@]}" \
-  ::merge "${MERGE[@]}" \
-  ::trainer "${TRAINER[@]}"
+# ---- wait for srun, pass signals on, and see how it ended
+SRUN=
+exec {QUIET}<> <(:) # nothing ever comes out of it: a way to wait
+forward() { [[ -z $SRUN ]] || kill -s "$1" "$SRUN" 2>/dev/null || true; }
+trap 'forward TERM' TERM INT # one INT alone makes srun show its tasks
+for signal in HUP USR1 USR2; do
+  # shellcheck disable=SC2064 # the signal of this turn
+  trap "forward $signal" "$signal"
+done
+"${SUPERVISE[@]}" &
+SRUN=$!
+OVER=$RUN_DIR/.over-$ATTEMPT # the last word of the head node: the job's exit code
+is_over() { [[ -s $OVER && $(<"$OVER") =~ ^[0-9]{1,3}$ ]]; }
+since=
+while kill -0 "$SRUN" 2>/dev/null; do
+  read -rt 0.5 -u "$QUIET" || true
+  is_over || continue
+  : "${since:=$SECONDS}" # srun still waits for a node that is gone
+  ((SECONDS - since < 5)) || forward TERM
+  ((SECONDS - since < 7)) || forward KILL
+done
+code=0
+wait "$SRUN" || code=$?
+if is_over; then
+  code=$(<"$OVER") # srun has the highest code of all nodes
+elif [[ ! -e $RUN_DIR/verdict.json ]]; then
+  leave_verdict_without_head "$code" || code=$?
+fi
+exit "$code"
+
+# ---- the job with all its values, for RUN_DIR/job.json
+#: {
+#: "name": "qwen3-4b-grpo-megatron",
+#: "template": "grpo",
+#: "cluster": {"nodes": 1, "gpus_per_node": 5, "gpu": "h200", "gpu_memory_gb": null, "cpus_per_node": 40, "mem": null, "partition": "gpu", "account": null, "qos": null, "time": "12:00:00", "modules": ["singularitypro"], "network_interface": null, "join_timeout_s": 300.0, "extra_sbatch": []},
+#: "container": {"image": "images/verl-0.6.1.sif", "runtime": "auto", "cuda": null, "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
+#: "engine": {"verl": "0.6.1", "mode": "sync"},
+#: "rollout": {"engine": "sglang", "nodes": null, "gpus_per_node": null, "tensor_parallel": 1, "n": 4, "gpu_memory_utilization": 0.4, "temperature": 1.0, "top_p": 1.0, "fp8": false, "max_model_len": null, "max_batched_tokens": null, "chunked_prefill": true, "max_num_seqs": 256, "enforce_eager": true, "free_cache": true},
+#: "actor": {"strategy": "megatron", "gpus_per_node": null, "tensor_parallel": 1, "pipeline_parallel": 2, "context_parallel": 1, "expert_parallel": 1, "expert_tensor_parallel": null, "sequence_parallel": true, "fp8": null, "lr": 1e-06, "mini_batch_size": 128, "micro_batch_size_per_gpu": 4, "dynamic_batch": false, "max_tokens_per_gpu": null, "recompute": null, "offload": ["optimizer"]},
+#: "critic": {"path": null, "lr": 1e-05, "micro_batch_size_per_gpu": null, "warmup_steps": 0, "clip_range": 0.5, "offload": ["optimizer"]},
+#: "model": {"path": "models/Qwen3-4B-Thinking-2507"},
+#: "data": {"train": ["data/train.parquet"], "val": ["data/test.parquet"], "train_batch_size": 256, "max_prompt_length": 2048, "max_response_length": 4096, "shuffle": true, "seed": null},
+#: "reward": {"kind": "server", "model": "models/Unsafe-Reward-Qwen3-1.7B", "function": null, "function_name": "compute_score", "placement": "head", "gpus": 1, "max_length": null, "timeout_s": 30.0, "ready_timeout_s": 900.0, "deadline_s": 120.0, "unresponsive_s": 60.0, "min_score": -40.0, "max_score": 30.0},
+#: "algorithm": {"estimator": "grpo", "gamma": 1.0, "lam": 1.0, "norm_by_std": true, "use_kl_loss": true, "kl_loss_coef": 0.001, "kl_loss_type": "low_var_kl", "use_kl_in_reward": false, "kl_coef": 0.001, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0, "loss_agg_mode": "token-mean", "entropy_coeff": 0.0, "overlong_buffer": {"enable": false, "length": 512, "penalty_factor": 1.0, "log": false}, "filter_groups": {"enable": false, "metric": "reward"}, "epochs": 1, "total_steps": null, "test_every": 5},
+#: "checkpoint": {"dir": null, "every": 25, "keep": null, "contents": null, "before_end_s": 300.0, "merge": true},
+#: "recovery": {"requeue": false, "max_restarts": 3, "stalled_s": 3600.0},
+#: "logging": {"loggers": ["console", "wandb"], "project": "llm-safety", "experiment": "qwen3_4b_grpo_megatron"},
+#: "rehearsal": {"image": "images/verl-cpu.sif", "rollout": "hf", "family": "qwen3", "steps": 30, "train_batch_size": 8, "n": 8, "max_prompt_length": 256, "max_response_length": 16, "lr": 0.001, "cpus_per_node": 2, "time": "00:30:00"},
+#: "overrides": []
+#: }

@@ -1,0 +1,330 @@
+"""What the script does around its srun, with a real bash and stubs for Slurm's programs."""
+
+import hashlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from slurm_stubs import Node, Outcome, named_options
+
+from launch.config import load_job
+from launch.rehearsal.shrink import rehearse
+from launch.script import RenderRequest, render_script
+from launch.supervisor.verdict import read_failure
+
+DONE = 'echo "{}" >"$STUB_RUN_DIR/verdict.json"; echo %d >"$STUB_RUN_DIR/.over-%d"; exit %d'
+# Tells the run's folder of signals, as a supervisor does, and ends with 143 on SIGTERM.
+SUPERVISOR = """
+trap 'echo "{}" >"$STUB_RUN_DIR/verdict.json"; echo 143 >"$STUB_RUN_DIR/.over-0"; exit 143' TERM
+for name in HUP USR1 USR2; do trap "echo $name >>'$STUB_LOG/../signals'" $name; done
+touch "$STUB_LOG/../up"
+while :; do sleep 0.1; done
+"""
+REQUEUE = (DONE % (24, 0, 24)).replace('"{}"', '-e "{\\n  \\"requeue\\": true\\n}"')
+SCONTROL = '#!/bin/bash\necho "$*" >>"$STUB_LOG/../scontrol"\n'
+# A copy to the one node of these tests, which may be damaged or fail.
+SBCAST = """#!/bin/bash
+[[ $1 == --force && $2 == -- ]] || exit 2
+[[ -z ${STUB_FULL:-} ]] || { echo "sbcast: error: No space left on device" >&2; head -c 3 "$3" >"$4"; exit 1; }
+cp -- "$3" "$4"
+eval "${STUB_DAMAGE:-:}"
+"""
+
+
+class Batch:
+    """A rehearsal in a project with an image, and a node of stubs to run it on."""
+
+    def __init__(self, root: Path, *assignments: str, project: str = "p") -> None:
+        self.project = root / project
+        image = self.project / "images" / "verl-cpu.sif"
+        image.parent.mkdir(parents=True)
+        image.write_bytes(b"SIF " * 1000)
+        self.image = image
+        self.folder = root / "node"
+        self.node = Node(self.folder)
+        self.node.program("scontrol", SCONTROL)
+        self.node.program("sbcast", SBCAST)
+        job = rehearse(load_job("grpo", None, assignments))
+        self.script = root / "job.sh"
+        self.script.write_text(render_script(RenderRequest(job, self.project, "run.sh", True, True)))
+        self.run_dir = self.project / "outputs" / "qwen3-4b-grpo" / "run-77"
+
+    def run(self, inside: str, **environ: str) -> Outcome:
+        """The job with `inside` in the place of the supervisor."""
+        return self.node.sbatch(self.script, {"STUB_INSIDE": inside, **environ})
+
+    @property
+    def verdict(self) -> dict:
+        """verdict.json of the run."""
+        return json.loads((self.run_dir / "verdict.json").read_text())
+
+    @property
+    def scontrols(self) -> list[str]:
+        """The calls of scontrol that change something."""
+        file = self.folder / "scontrol"
+        calls = file.read_text().splitlines() if file.exists() else []
+        return [call for call in calls if not call.startswith("show ")]
+
+    def await_file(self, name: str) -> None:
+        """Wait for a file of the node."""
+        until = time.monotonic() + 20
+        while not (self.folder / name).exists():
+            assert time.monotonic() < until, name
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Batch:
+    return Batch(tmp_path)
+
+
+@pytest.mark.parametrize("code", [0, 42, 137, 143])
+def test_a27_the_heads_exit_code_is_the_jobs(batch: Batch, code: int):
+    """A27: srun has the highest of all nodes, so the head's own word counts."""
+    done = batch.run(DONE % (code, 0, 143))
+    assert done.code == code
+    assert batch.verdict == {}
+
+
+@pytest.mark.parametrize(
+    ("inside", "code"), [("exit 42", 42), ("exit 0", 28), ("exit 137", 28), ("kill -KILL $$", 28)]
+)
+def test_a_head_that_leaves_no_verdict_gets_one(batch: Batch, inside: str, code: int):
+    done = batch.run(inside)
+    assert done.code == code
+    verdict = batch.verdict
+    assert (verdict["state"], verdict["component"], verdict["exit_code"]) == ("failed", "head", code)
+    assert "ended without a verdict (exit code" in verdict["cause"]
+    assert verdict["cause"] in done.err
+    assert (verdict["attempt"], verdict["requeue"], verdict["last_checkpoint"]) == (0, False, None)
+    assert read_failure(verdict).exit_code == code
+
+
+def test_a_verdict_of_the_head_stays(batch: Batch):
+    done = batch.run("""echo '{"cause": "x"}' >"$STUB_RUN_DIR/verdict.json"; exit 9""")
+    assert (done.code, batch.verdict) == (9, {"cause": "x"})
+
+
+def test_what_a_node_noted_is_the_verdict(batch: Batch):
+    """A node that was only cancelled tells nothing of the cause."""
+    cancelled = {"component": "node", "node": "n1", "cause": "signal", "exit_code": 143}
+    lost = {"component": "setup", "node": "n2", "kind": "missing-path", "cause": 'no "/x"', "exit_code": 20}
+    notes = {"n1": json.dumps(cancelled), "n2": json.dumps(lost, indent=2)}
+    writes = "; ".join(f"echo '{text}' >\"$STUB_RUN_DIR/failed-{name}.json\"" for name, text in notes.items())
+    done = batch.run(f"{writes}; exit 21")
+    assert done.code == 20
+    assert (batch.verdict["node"], batch.verdict["cause"], batch.verdict["kind"]) == (
+        "n2",
+        'no "/x"',
+        "missing-path",
+    )
+
+
+def test_the_newest_checkpoint_is_in_that_verdict(batch: Batch):
+    checkpoints = batch.run_dir / "checkpoints"
+    batch.run(f"mkdir -p '{checkpoints}'; echo 7 >'{checkpoints}/latest_checkpointed_iteration.txt'; exit 1")
+    assert batch.verdict["last_checkpoint"] == f"{checkpoints}/global_step_7"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_cancelled_job_waits_for_its_nodes(batch: Batch, number: int):
+    job = batch.node.start(batch.script, {"STUB_INSIDE": SUPERVISOR})
+    batch.await_file("up")
+    job.send_signal(number)
+    assert batch.node.end(job, 20).code == 143
+    assert batch.verdict == {}
+
+
+def test_other_signals_reach_the_nodes_and_end_nothing(batch: Batch):
+    job = batch.node.start(batch.script, {"STUB_INSIDE": SUPERVISOR})
+    batch.await_file("up")
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        job.send_signal(number)
+        time.sleep(0.7)
+    assert job.poll() is None
+    job.terminate()
+    assert batch.node.end(job, 20).code == 143
+    assert (batch.folder / "signals").read_text().split() == ["HUP", "USR1", "USR2"]
+
+
+@pytest.mark.parametrize("deaf", ["", "TERM"])
+def test_srun_that_waits_for_a_dead_node_is_ended(batch: Batch, deaf: str):
+    """Slurm gives a node up after minutes; the head is done and has said so."""
+    hanging = f'trap "" {deaf}; ' if deaf else ""
+    inside = f'{hanging}echo "{{}}" >"$STUB_RUN_DIR/verdict.json"; echo 24 >"$STUB_RUN_DIR/.over-0"; exec sleep 60'
+    begun = time.monotonic()
+    done = batch.run(inside)
+    assert done.code == 24
+    assert 4 < time.monotonic() - begun < 12
+
+
+RECOVERS = ("recovery.requeue=true",)
+
+
+def test_the_verdict_says_whether_the_job_starts_again(tmp_path: Path):
+    again = Batch(tmp_path / "a", *RECOVERS)
+    # Slurm ends the script when it has the job back in its queue.
+    again.node.program("scontrol", SCONTROL + '[[ $1 != requeue ]] || kill -TERM "$PPID"\n')
+    done = again.run(REQUEUE)
+    assert (done.code, again.scontrols) == (-signal.SIGTERM, ["requeue 77"])
+    final = Batch(tmp_path / "b", *RECOVERS)
+    done = final.run(DONE % (24, 0, 24))
+    assert (done.code, final.scontrols) == (24, [])
+    never = Batch(tmp_path / "c")
+    assert (never.run(REQUEUE).code, never.scontrols) == (24, [])
+    text = '{"evidence": {"text": "\\"requeue\\": true"}, "requeue": false}'
+    told = Batch(tmp_path / "d", *RECOVERS)
+    told.run(f"""echo '{text}' >"$STUB_RUN_DIR/verdict.json"; echo 24 >"$STUB_RUN_DIR/.over-0" """)
+    assert told.scontrols == []
+
+
+def test_a_refused_requeue_keeps_the_causes_code(tmp_path: Path):
+    batch = Batch(tmp_path, *RECOVERS)
+    batch.node.program("scontrol", SCONTROL + "[[ $1 != requeue ]] || exit 1\n")
+    done = batch.run(REQUEUE)
+    assert (done.code, batch.scontrols) == (24, ["requeue 77"])
+    assert "was not started again" in done.err
+
+
+def test_each_attempt_keeps_its_verdict(tmp_path: Path):
+    batch = Batch(tmp_path, *RECOVERS)
+    batch.run("exit 42")
+    (batch.run_dir / "failed-n2.json").write_text("{}")
+    batch.run("exit 43", SLURM_RESTART_COUNT="1")
+    first = json.loads((batch.run_dir / "verdict.0.json").read_text())
+    assert (first["exit_code"], first["attempt"]) == (42, 0)
+    assert (batch.verdict["exit_code"], batch.verdict["attempt"]) == (43, 1)
+    # Slurm may have started an attempt that came to nothing.
+    assert batch.run("exit 44", SLURM_RESTART_COUNT="3").code == 44
+    done = batch.run("exit 0", SLURM_RESTART_COUNT="4")
+    assert (done.code, done.containers) == (20, [])
+    assert batch.verdict["cause"] == "started again 4 times"
+    assert sorted(path.name for path in batch.run_dir.glob("verdict.*.json")) == [
+        "verdict.0.json", "verdict.1.json", "verdict.3.json",
+    ]  # fmt: skip
+
+
+def test_a_run_directory_of_an_earlier_run_is_put_aside(batch: Batch):
+    batch.run_dir.mkdir(parents=True)
+    (batch.run_dir / "verdict.json").write_text('{"state": "completed"}')
+    done = batch.run(DONE % (0, 0, 0))
+    (old,) = batch.run_dir.parent.glob("run-77.before-*")
+    assert json.loads((old / "verdict.json").read_text()) == {"state": "completed"}
+    assert (done.code, batch.verdict, list(batch.run_dir.glob("verdict.*.json"))) == (0, {}, [])
+
+
+def test_the_job_is_in_the_run_directory(tmp_path: Path):
+    name = "a 'b' \\ \"c\" $HOME `id` 日本"
+    batch = Batch(tmp_path, f"logging.project={json.dumps(name)}", 'container.env={A: "x\\ny\\t\'"}')
+    done = batch.run(DONE % (0, 0, 0))
+    file = batch.run_dir / "job.json"
+    assert named_options(done.containers[0]["command"])["--job-file"] == str(file)
+    job = load_job(None, file)
+    assert (job.logging.project, job.container.env) == (name, {"A": "x\ny\t'"})
+    assert f"; job {job.hash()}; " in batch.script.read_text()
+
+
+@pytest.mark.parametrize(
+    ("shown", "environ", "told"),
+    [
+        (
+            "JobId=77\n   StartTime=2026-01-01T00:00:00 EndTime=2026-01-01T00:10:00 Deadline=N/A\n",
+            {},
+            "1767226200",
+        ),
+        ("   StartTime=x EndTime=Unknown Deadline=N/A\n", {}, None),
+        ("slurm_load_jobs error\n", {}, None),
+        ("EndTime=2026-01-01T00:10:00\n", {"SLURM_JOB_END_TIME": "1767000000"}, "1767000000"),
+    ],
+)
+def test_the_end_of_the_allocation_is_told_where_it_is_known(
+    batch: Batch, shown: str, environ: dict[str, str], told: str | None
+):
+    batch.node.program("scontrol", f"#!/bin/bash\nprintf '{shown}'\n")
+    done = batch.run(DONE % (0, 0, 0), TZ="UTC", **environ)
+    assert named_options(done.containers[0]["command"]).get("--ends-at") == told
+
+
+def test_programs_are_noted(batch: Batch):
+    words = batch.run(DONE % (0, 0, 0)).containers[0]["command"]
+    notes = [words[place + 1] for place, word in enumerate(words) if word == "--note"]
+    assert notes == ["slurm=slurm 24.11.5", "runtime=apptainer version 1.4"]
+    assert words[words.index("--image") + 1] == str(batch.image)
+
+
+# ---- container.stage
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Batch:
+    """A job whose image is copied to a local disk with an awkward name."""
+    disk = tmp_path / "local 'disk'"
+    disk.mkdir()
+    return Batch(tmp_path, f"container={{stage: true, stage_dir: {json.dumps(str(disk))}}}", project="a b$c")
+
+
+def copy_of(batch: Batch) -> Path:
+    return batch.script.parent / "local 'disk'" / f"launch-{os.getuid()}-77.sif"
+
+
+def test_the_container_runs_from_the_copy(staged: Batch):
+    inside = 'stat -c %%a "$STUB_COPY" >"$STUB_LOG/../mode"; %s' % (DONE % (0, 0, 0))
+    done = staged.run(inside, STUB_COPY=str(copy_of(staged)))
+    assert done.code == 0, done.err
+    (container,) = done.containers
+    words = container["command"]
+    assert container["image"] == str(copy_of(staged))
+    assert ["--bind", str(copy_of(staged).parent)] in container["options"]
+    assert words[words.index("--staged") + 1] == str(copy_of(staged))
+    assert words[words.index("--image") + 1] == str(staged.image)
+    assert f"image_sha256={hashlib.sha256(staged.image.read_bytes()).hexdigest()}" in words
+    assert (staged.folder / "mode").read_text() == "600\n"
+    assert list(copy_of(staged).parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("inside", ["exit 255", "kill -KILL $$"])
+def test_the_copy_goes_when_the_container_fails(staged: Batch, inside: str):
+    """255: what Apptainer ends with when it cannot start."""
+    assert staged.run(inside).code == 28
+    assert list(copy_of(staged).parent.iterdir()) == []
+
+
+def test_the_copy_goes_when_the_job_is_cancelled(staged: Batch):
+    job = staged.node.start(staged.script, {"STUB_INSIDE": SUPERVISOR})
+    staged.await_file("up")
+    assert copy_of(staged).exists()
+    job.terminate()
+    assert staged.node.end(job, 20).code == 143
+    assert list(copy_of(staged).parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(("damage", "cause"), [('echo >>"$4"', "has the SHA-256 sum"), ('rm -- "$4"', "no copy ")])
+def test_a_wrong_copy_ends_the_job_before_the_container(staged: Batch, damage: str, cause: str):
+    done = staged.run("exit 0", STUB_DAMAGE=damage)
+    assert (done.code, done.containers) == (20, [])
+    verdict = staged.verdict
+    assert (verdict["component"], verdict["node"], verdict["kind"]) == ("setup", "n1", "image-copy")
+    assert cause in verdict["cause"]
+    if "sum" in cause:
+        assert hashlib.sha256(staged.image.read_bytes()).hexdigest() in verdict["cause"]
+        assert hashlib.sha256(staged.image.read_bytes() + b"\n").hexdigest() in verdict["cause"]
+    assert list(copy_of(staged).parent.iterdir()) == []
+
+
+def test_a_full_local_disk_is_told_and_left_clean(staged: Batch):
+    done = staged.run("exit 0", STUB_FULL="1")
+    assert (done.code, done.containers) == (20, [])
+    assert "No space left on device" in done.err
+    assert "4000 bytes" in staged.verdict["cause"]
+    assert "container.stage=false" in staged.verdict["what_to_do"]
+    assert list(copy_of(staged).parent.iterdir()) == []
+
+
+def test_a_copy_on_a_shared_disk_is_refused(staged: Batch):
+    staged.node.program("stat", "#!/bin/bash\necho lustre\n")
+    done = staged.run("exit 0")
+    assert (done.code, done.sruns) == (20, [])
+    assert "is on a shared file system" in staged.verdict["cause"]
