@@ -183,8 +183,6 @@ _OF_COMPONENT = {
     "setup": "setup",
     "job": "cancelled",
 }
-# Their cause is put in words of the supervisor or of the script: an exception, a path that is not there.
-_IN_WORDS = ("setup", "node", "head", "nodes")
 # These have the code that they came with, whatever their cause.
 _KEEP_CODE = ("setup", "job", "reward client")
 
@@ -258,10 +256,10 @@ def _look(failure: Failure, logs: Sequence[Path], number: Optional[int]) -> Tupl
             break
     if first[0] not in ("", *LINKS):
         return first
-    if failure.component in _IN_WORDS:
-        words = raised_kind(failure.cause) or said_kind(failure.cause)
-        if words:
-            return words, first[1]
+    # The supervisor's or the script's own words: an exception of theirs, a path that is not there.
+    words = raised_kind(failure.cause) or said_kind(failure.cause)
+    if words:
+        return words, first[1]
     for log in [log for log in logs if log not in own][:_OTHER_LOGS]:
         found = find_cause(log, killed=True, size=_OTHER_BYTES)
         if found and found.kind in _FROM_OTHERS:

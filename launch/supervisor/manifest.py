@@ -1,11 +1,9 @@
 """manifest.json: what a run was made of, so that it can be told and made again."""
 
 import json
-import platform
 import re
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -55,7 +53,7 @@ def describe(settings: Settings, ports: PortPlan, nodes: Sequence[Mapping[str, A
         "logs": str(settings.log("trainer").parent),
         "image": describe_image(settings.image, settings.notes) if settings.image else None,
         "data": [describe_file(path) for path in settings.data],
-        "python": platform.python_version(),
+        "python": sys.version.split()[0],
         "engines": engine_versions(),
         "notes": dict(settings.notes),
         "resolved_job": _resolved_job(settings.job_file),
@@ -127,6 +125,8 @@ def sif_id(path: Path) -> Optional[str]:
 
 def engine_versions() -> Dict[str, str]:
     """Versions of the installed parts of the engine; what is not installed is left out."""
+    from importlib import metadata  # takes as long as all the rest; other nodes and the status do without
+
     found: Dict[str, str] = {}
     for name in ENGINES:
         try:

@@ -158,7 +158,7 @@ SAID: Dict[str, Pattern[str]] = {
         rf"^FATAL: +.*(?:could not open image|{_NO_FILE}|doesn't exist in container)",
         r"can't open file '.*': \[Errno 2\]",
         r"^(?:bash|sh|env|exec|srun|python3?|/\S+): .*: No such file or directory$",
-        r"^(?:\S+: )?no \S+ on this node; ",  # the script's own check of binds
+        r"^(?:\S+: )?no .+ on this node\b|^image .+ is not readable on ",  # the script's own checks
     ),
     "import-error": _any(
         r"^error: engine-version: ",
@@ -176,6 +176,7 @@ SAID: Dict[str, Pattern[str]] = {
     "ray-node-lost": _any(
         r"^The node with node id: \S+ and address: .* has been marked dead",
         r"^(?:\[[^\]]*\] )?(?:\(raylet\) )?Raylet is terminated\.",
+        r"^\S+ \S+ ERR scripts\.py:\d+ -- (?:raylet|gcs_server|\w+) *\[exit code=",  # of `ray start --block`
         r"^(?:\[[^\]]*\] )?.*(?:The raylet exited|Failed to connect to GCS|GCS may have died)",
     ),
     "worker-died": _any(r"^A worker died or was killed while executing a task by an unexpected system error"),

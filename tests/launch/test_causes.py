@@ -14,6 +14,7 @@ from trainer_logs import (
     NCCL_NOISE,
     OTHER,
     RAYLET,
+    RAYLET_KILLED,
     RUNNER,
     START,
     WORKER,
@@ -292,6 +293,7 @@ def test_kills_on_record(tmp_path: Path, code: int, cause: str, text: str, expec
             35,
         ),
         ("ray worker", 23, "2026 INFO scripts.py:1163 -- Ray runtime started.\n", "ray-node-lost", 23),
+        ("ray worker", 23, RAYLET_KILLED, "ray-node-lost", 23),
         (
             "check",
             19,
@@ -322,6 +324,11 @@ def test_the_rule_of_codes(tmp_path: Path, component: str, code: int, text: str,
     ("component", "cause", "code", "kind", "expected"),
     [
         ("setup", "no /img/x.sif on this node; have it mounted, or correct the job", 20, "missing-path", 20),
+        ("setup", "no /no pe on this node", 20, "missing-path", 20),
+        ("setup", "image /i/x.sif is not readable on n1", 20, "missing-path", 20),
+        ("setup", "no 'module' command on n1", 20, "setup", 20),
+        ("trainer", "cannot be started: [Errno 2] No such file or directory: '/x'", 127, "missing-path", 127),
+        ("prepare", "cannot be started: [Errno 13] Permission denied: '/x'", 26, "permission-denied", 43),
         ("setup", "node n1 has no interface that other nodes can reach", 20, "setup", 20),
         ("setup", "none of the 100 port blocks from 10000 on is free; in this job's own block 1 are taken", 20,
          "port-taken", 20),
@@ -338,6 +345,12 @@ def test_failures_without_a_log_of_their_own(component: str, cause: str, code: i
     told = diagnose(Failure(component, "n1", cause, code), [], 0)
     assert (told.kind, told.exit_code, told.cause) == (kind, expected, cause)
     assert told.what_to_do
+
+
+def test_the_telling_line_of_a_killed_raylet(tmp_path: Path):
+    evidence = judge(tmp_path, RAYLET_KILLED, "ray worker", 23).evidence
+    assert evidence is not None
+    assert (evidence.line, evidence.text.endswith("raylet [exit code=-9]")) == (2, True)
 
 
 def test_a_kind_that_is_known_stays(tmp_path: Path):

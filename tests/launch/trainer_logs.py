@@ -116,3 +116,11 @@ def in_worker(exception: str, worker: str = WORKER) -> str:
 {worker}                     ^^^^^^^^^^^^^^^^^^^^^^
 {worker}{exception}
 """
+
+
+RAYLET_KILLED = """\
+2026-11-29 22:11:15,720\tERR scripts.py:1307 -- \x1b[31mSome Ray subprocesses exited unexpectedly:\x1b[39m
+2026-11-29 22:11:15,720\tERR scripts.py:87 -- \x1b[31m\x1b[1mraylet\x1b[22m\x1b[26m\x1b[39m\x1b[0m\x1b[2m [exit code=-9]\x1b[22m\x1b[0m
+2026-11-29 22:11:15,721\tERR scripts.py:115 -- \x1b[31m----- BEGIN raylet.out tail (exit code(s)=-9 (signal 9)) -----\x1b[39m
+2026-11-29 22:11:15,723\tERR scripts.py:1315 -- \x1b[31mRemaining processes will be killed.\x1b[39m
+"""
