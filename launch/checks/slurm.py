@@ -161,7 +161,7 @@ _LETTERS = {
 _NAMES = (
     "--gres", "--tres-per-task", "--export", "--export-file", "--exclusive", "--mem-per-cpu", "--mem-per-gpu",
     "--requeue", "--no-requeue", "--hint", "--threads-per-core", "--spread-job", "--use-min-nodes",
-    *_LETTERS.values(),
+    "--open-mode", *_LETTERS.values(),
 )  # fmt: skip
 
 
@@ -242,6 +242,12 @@ def _check_option(job: Job, option: str, name: str) -> Iterator[Finding]:
             "sbatch-options",
             f"{place} contradicts recovery.requeue=true: Slurm refuses to requeue such a job",
             "leave it out, or set recovery.requeue=false",
+        )
+    elif name == "--open-mode" and value.startswith("t") and job.recovery.requeue:
+        yield warning(
+            "sbatch-options",
+            f"{place} empties the job's output when recovery.requeue starts it again",
+            "leave it out",
         )
     elif name in ("--hint", "--threads-per-core", "--core-spec"):
         yield warning("sbatch-options", f"{place} can leave Ray fewer CPUs than it is told", "leave it out")

@@ -42,6 +42,8 @@ TEMPLATES = ("grpo", "ppo", "dapo")
 CELLS = [
     *((*cell, "megatron") for cell in itertools.product(VERSIONS, TEMPLATES, MODES, (1, 2, 4, 8))),
     *((*cell, "fsdp2") for cell in itertools.product(VERSIONS, ("grpo", "ppo"), MODES, (2,))),
+    # The last of three nodes serves rewards alone.
+    *((*cell, "megatron-apart") for cell in itertools.product(VERSIONS, TEMPLATES, MODES, (3,))),
     # Sequences split over two GPUs.
     *(
         (version, "grpo", "sync", 2, f"{strategy}-cp2")
@@ -91,10 +93,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def job_of(cell: tuple[str, str, str, int, str], model: Path) -> Job:
     version, template, mode, nodes, way = cell
+    way, apart, _ = way.partition("-apart")
     strategy, _, context = way.partition("-cp")
     fields = [f"engine.verl={version}", f"engine.mode={mode}", f"cluster.nodes={nodes}", f"model.path={model}"]
     fields += [f"actor.strategy={strategy}", *(["actor.fp8=null"] if strategy == "fsdp2" else [])]
     fields += [f"actor.context_parallel={context}"] if context else []
+    fields += ["reward.placement=separate"] if apart else []
     return load_job(template, None, fields)
 
 
@@ -170,7 +174,10 @@ def test_refused_with_a_reason_or_accepted_by_verl(cell, model: Path, verdicts: 
     if mode == "one_step_off":
         gpus += pools[1]["nnodes"] * pools[1]["n_gpus_per_node"]
         assert verdict["config"]["actor_rollout_ref"]["hybrid_engine"] is False
-    assert 0 < gpus <= nodes * job.cluster.gpus_per_node - job.reward.gpus
+    others = job.cluster.gpus_per_node * nodes
+    if job.reward.placement == "separate":
+        assert gpus == others - job.cluster.gpus_per_node
+    assert 0 < gpus <= others - job.reward.gpus
     if nodes == 1 or strategy != "megatron":  # the overrides of the others differ in numbers alone
         assert check_command(command_of(job), source(version)) == []
 

@@ -88,6 +88,8 @@ def test_a_short_rehearsal_keeps_less_free_unless_it_says_how_much():
         (("cluster.extra_sbatch=[--no-requeue]",), [("sbatch-options", "error")]),
         (("cluster.extra_sbatch=[--no-req]",), [("sbatch-options", "error")]),
         (("cluster.extra_sbatch=[--requeue]",), []),
+        (("cluster.extra_sbatch=[--open-mode=truncate]",), [("sbatch-options", "warning")]),
+        (("cluster.extra_sbatch=[--open-mode=append]",), []),
     ],
 )
 def test_a_job_that_is_started_again_goes_on(assignments: tuple[str, ...], told: list[tuple[str, str]]):
