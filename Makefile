@@ -1,4 +1,4 @@
-# One command each: make setup | demo | test | cluster-test | lint | env-061 | env-vllm | cluster-up | cluster-down | clean |
+# One command each: make setup | demo | test | cluster-test | bench | lint | env-061 | env-vllm | cluster-up | cluster-down | clean |
 # help
 #
 # Two options for machines unlike the one that this was written on:
@@ -23,7 +23,7 @@ PIP      := pip --disable-pip-version-check --quiet
 # not compile, which it reports by its exit code and pip ignores as well.
 COMPILE  = $(1)/bin/python -m compileall -q -j 0 $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null 2>&1 || true
 
-.PHONY: setup demo test cluster-test lint env-061 env-vllm cluster-up cluster-down clean help system-packages
+.PHONY: setup demo test cluster-test bench lint env-061 env-vllm cluster-up cluster-down clean help system-packages
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -49,6 +49,10 @@ test: setup env-061 env-vllm system-packages lint  ## every test: lint, unit, en
 
 cluster-test: setup system-packages  ## every cluster test, also those that take minutes
 	@.venv/bin/python -m pytest tests/cluster $(PYTEST_ARGS)
+
+bench: setup system-packages  ## how quickly a job starts: on the cluster beside other ways, and on 256 simulated nodes
+	@bring_up=0; .venv/bin/python tests/bench/bring_up.py || bring_up=$$?; \
+	.venv/bin/python tests/bench/rendezvous.py && exit $$bring_up
 
 lint: setup system-packages  ## ruff, mypy, shellcheck (scripts and a rendered job)
 	@.venv/bin/python tests/lint.py

@@ -9,7 +9,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
         choices=("quick", "long"),
-        help="quick: tests that may run side by side; long: those that train or use the cluster, without slow ones",
+        help="quick: tests that may run side by side; long: those that train or use the cluster, but slow ones",
     )
 
 

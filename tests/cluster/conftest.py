@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,23 +53,17 @@ def _cluster() -> Iterator[Cluster]:
 def cluster(_cluster: Cluster) -> Iterator[Cluster]:
     """The running cluster. Fails a test whose jobs left a process, a mount or a temporary file on a node."""
     _cluster.left.clear()
+    _cluster.since = time.time()
     yield _cluster
     grace_s = 2.0
     if _cluster.queue():  # of a test that failed
         _cluster.cancel_all()
         grace_s = 10.0
     still = _cluster.left_after(grace_s)
-    for node in still:
-        _clear(_cluster, node)
+    if still:
+        _cluster.clear()
     if left := still | _cluster.left:
         pytest.fail(f"left behind on the nodes: {left}")
-
-
-def _clear(cluster: Cluster, node: str) -> None:
-    """Give the next test a clean node."""
-    cluster.on(node, "pkill", "-KILL", "-u", "alice", user="root", check=False)
-    rest = "find /dev/shm /tmp /var/tmp -mindepth 1 -maxdepth 1 -user alice -exec rm -rf {} +"
-    cluster.on(node, "sh", "-c", rest, user="root", check=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,9 +1,10 @@
 """Drive the test cluster from Python: commands on nodes, jobs, and what they leave behind."""
 
+import contextlib
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,7 @@ class Cluster:
         self.scratch = self.lab / "shared" / "scratch"
         self.home = self.lab / "shared" / "home" / "alice"
         self.left: dict[str, list[str]] = {}
+        self.since = time.time()  # of logs that report() shows
 
     def up(self) -> str:
         """Build what is missing and start what is not running; returns what the scripts said."""
@@ -113,6 +115,19 @@ class Cluster:
         exit_code, _, number = code.partition(":")
         return Ended(job_id, state, int(exit_code), int(number), time.monotonic())
 
+    def wait_for_end(self, job_id: str, timeout_s: float) -> Ended:
+        """Wait until sacct says how a job ended; Slurm may still hold its nodes.
+
+        Raises:
+            ClusterError: with the queue and the job's log, when it has not after `timeout_s` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not _FINAL.fullmatch((now := self.state(job_id)).state):
+            if time.monotonic() > deadline:
+                raise ClusterError(f"job {job_id} has not ended after {timeout_s:.0f} s: {now}\n{self.report()}")
+            time.sleep(0.25)
+        return now
+
     def wait(self, job_id: str, timeout_s: float) -> Ended:
         """Wait until a job has ended and Slurm has let go of its nodes; what it left there goes to `left`.
 
@@ -120,17 +135,21 @@ class Cluster:
             ClusterError: with the queue and the job's log, when it has not after `timeout_s` seconds.
         """
         deadline = time.monotonic() + timeout_s
-        ended = None
-        while time.monotonic() < deadline:
-            if ended is None and _FINAL.fullmatch((now := self.state(job_id)).state):
-                ended = now
-            if ended is not None and job_id not in self.queue():
-                self.left |= self.left_after(_GRACE_S)
-                return ended
-            time.sleep(0.5)
-        raise ClusterError(
-            f"job {job_id} has not ended after {timeout_s:.0f} s: {self.state(job_id)}\n{self.report()}"
-        )
+        ended = self.wait_for_end(job_id, timeout_s)
+        while job_id in self.queue():
+            if time.monotonic() > deadline:
+                raise ClusterError(f"job {job_id} still holds nodes after {timeout_s:.0f} s\n{self.report()}")
+            time.sleep(0.25)
+        self.left |= self.left_after(_GRACE_S)
+        return ended
+
+    def wait_for_running(self, job_id: str, timeout_s: float) -> None:
+        """Wait until a job has its nodes; raises ClusterError when it has not after `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        while self.on("login", "squeue", "-h", "-j", job_id, "-o", "%T").stdout.strip() != "RUNNING":
+            if time.monotonic() > deadline:
+                raise ClusterError(f"job {job_id} does not run after {timeout_s:.0f} s\n{self.report()}")
+            time.sleep(0.1)
 
     def wait_for_text(self, path: Path, text: str, job_id: str, timeout_s: float) -> None:
         """Wait until a log holds `text`; raises ClusterError when the job ends or the time is up before."""
@@ -143,8 +162,11 @@ class Cluster:
                 raise ClusterError(f"no {text!r} in {path}; {ended}\n{self.report()}")
             time.sleep(0.5)
 
-    def kill(self, node: str, pattern: str) -> None:
-        """SIGKILL alice's one process on a node whose command line matches a regular expression.
+    def kill(self, node: str, pattern: str, signal: str = "KILL") -> float:
+        """Send a signal to alice's one process on a node whose command line matches a regular expression.
+
+        Returns:
+            When it was sent, in seconds of time.monotonic().
 
         Raises:
             ClusterError: when none or several match; it lists what runs there.
@@ -152,7 +174,65 @@ class Cluster:
         pids = self.on(node, "pgrep", "-u", "alice", "-f", pattern, user="root", check=False).stdout.split()
         if len(pids) != 1:
             raise ClusterError(f"{pattern!r} matches {pids} on {node}: {self.processes(node)}")
-        self.on(node, "kill", "-KILL", pids[0], user="root")
+        self.on(node, "kill", f"-{signal}", pids[0], user="root")
+        return time.monotonic()
+
+    @contextlib.contextmanager
+    def cut_off(self, node: str) -> Iterator[float]:
+        """A node without power inside the `with`; gives when it was cut, and boots the node at the end."""
+        self.power_off(node)
+        try:
+            yield time.monotonic()
+        finally:
+            self.power_on(node)
+            self.wait_for_idle(60)
+
+    @contextlib.contextmanager
+    def mounted(self, node: str, *words: str) -> Iterator[None]:
+        """A mount on one node inside the `with`, by mount's words; the last one is the folder."""
+        self.on(node, "mount", *words, user="root")
+        try:
+            yield
+        finally:
+            self.on(node, "umount", words[-1], user="root")
+
+    @contextlib.contextmanager
+    def listening(self, node: str, ports: Sequence[int]) -> Iterator[None]:
+        """Another user's server on each of these ports of a node inside the `with`."""
+        code = (
+            "import socket, sys\n"
+            "held = [socket.create_server(('0.0.0.0', int(port))) for port in sys.argv[1:]]\n"
+            "print(len(held), flush=True)\n"
+            "sys.stdin.read()"
+        )
+        words = [HERE / "on", node, "-u", "root", "python3", "-c", code, *map(str, ports)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            assert server.stdin is not None
+            if server.stdout.readline().split() != [str(len(ports))]:
+                raise ClusterError(f"cannot listen on {ports} of {node}")
+            yield
+            server.stdin.close()
+
+    @contextlib.contextmanager
+    def slurmd_timeout(self, seconds: int) -> Iterator[None]:
+        """Another SlurmdTimeout inside the `with`: how long Slurm waits for a node that says nothing."""
+        file = self.lab / "etc" / "slurm" / "slurm.conf"
+        usual = file.read_text(encoding="utf-8")
+        assert usual.count("SlurmdTimeout=20\n") == 1
+        try:
+            file.write_text(usual.replace("SlurmdTimeout=20\n", f"SlurmdTimeout={seconds}\n"), encoding="utf-8")
+            self._reconfigure(seconds)
+            yield
+        finally:
+            file.write_text(usual, encoding="utf-8")
+            self._reconfigure(20)
+
+    def _reconfigure(self, slurmd_timeout: int) -> None:
+        self.on("login", "scontrol", "reconfigure", user="root")
+        shown = self.on("login", "scontrol", "show", "config").stdout
+        if not re.search(rf"^SlurmdTimeout\s+= {slurmd_timeout} sec", shown, re.MULTILINE):
+            raise ClusterError(f"Slurm did not take SlurmdTimeout={slurmd_timeout}:\n{shown}")
 
     def power_off(self, node: str) -> None:
         """End a node without a warning to what runs on it."""
@@ -179,11 +259,12 @@ class Cluster:
         return [line.strip() for line in done.stdout.splitlines()]
 
     def leftovers(self, node: str) -> list[str]:
-        """What a job should have taken away: processes, image mounts, shared memory, temporary files."""
+        """What a job should have taken away: processes, ports, image mounts, shared memory, temporary files."""
         files = "find /dev/shm /tmp /var/tmp -mindepth 1 -maxdepth 1 -user alice"
         mounts = "grep -E ' (fuse|squashfs)' /proc/mounts"
-        found = self.on(node, "sh", "-c", f"{files}; {mounts}", user="root", check=False).stdout.splitlines()
-        return self.processes(node) + found
+        ports = 'ss -Hltnpe | grep -w "uid:$(id -u alice)"'
+        found = self.on(node, "sh", "-c", f"{files}; {mounts}; {ports}", user="root", check=False).stdout
+        return self.processes(node) + found.splitlines()
 
     def left_after(self, grace_s: float) -> dict[str, list[str]]:
         """`leftovers` of each node that has any `grace_s` seconds from now."""
@@ -207,15 +288,21 @@ class Cluster:
                 raise ClusterError(f"jobs are still there 40 s after scancel\n{self.report()}")
             time.sleep(0.5)
 
+    def clear(self) -> None:
+        """End and remove on all nodes whatever alice's jobs have there."""
+        rest = "find /dev/shm /tmp /var/tmp -mindepth 1 -maxdepth 1 -user alice -exec rm -rf {} +"
+        for node in ["login", *self.nodes]:
+            self.on(node, "pkill", "-KILL", "-u", "alice", user="root", check=False)
+            self.on(node, "sh", "-c", rest, user="root", check=False)
+
     def report(self, lines: int = 60) -> str:
         """The ends of the logs of Slurm, the nodes and the newest jobs, to show when a test fails."""
         texts = [self.on("login", "sh", "-c", "sinfo; squeue; sacct -X | tail -5", check=False).stdout]
-        recent = time.time() - 900
         for pattern in ("nodes/*/console.log", "nodes/*/upper/var/log/slurm/*.log"):
             texts += [_tail(path, 8) for path in sorted(self.lab.glob(pattern))]
         job_logs = [*self.home.glob("*.out"), *self.scratch.glob("*/*.out")]
         job_logs += self.scratch.glob("*/outputs/*/run-*/logs*/*.log")
-        for path in sorted(path for path in job_logs if path.stat().st_mtime > recent):
+        for path in sorted(path for path in job_logs if path.stat().st_mtime > self.since):
             texts.append(_tail(path, lines))
         return "\n".join(text for text in texts if text)
 

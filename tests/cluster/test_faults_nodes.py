@@ -1,0 +1,88 @@
+"""Nodes that are lost, never come, lack something, or have fewer GPUs than the others."""
+
+import pytest
+from cluster_jobs import (
+    END_S,
+    UP_S,
+    assert_diagnosed,
+    assert_failed,
+    at_step,
+    edit,
+    render_stub,
+    submit,
+)
+from harness import IMAGE, Cluster
+
+
+def test_power_cut_of_a_node_ends_the_job(cluster: Cluster) -> None:
+    run = at_step(cluster, render_stub(cluster, "power-cut", "--stop-at 1", nodes=2))
+    with cluster.cut_off("n2") as cut:
+        ended = cluster.wait_for_end(run.job_id, UP_S)
+    verdict = assert_failed(run, ended, code=24, component="node", node="n2", since=cut)
+    assert verdict["steps_done"] == 1
+
+
+@pytest.mark.slow  # Slurm's daemons take the new configuration twice
+def test_power_cut_where_slurm_waits_for_the_node(cluster: Cluster) -> None:
+    """SlurmdTimeout is 300 s by default: srun and the job must not wait for Slurm to notice."""
+    with cluster.slurmd_timeout(300):
+        run = at_step(cluster, render_stub(cluster, "power-cut-300", "--stop-at 1", nodes=2))
+        with cluster.cut_off("n2") as cut:
+            ended = cluster.wait_for_end(run.job_id, UP_S)
+    assert_failed(run, ended, code=24, component="node", node="n2", since=cut)
+
+
+@pytest.mark.slow  # the batch script dies with its node: Slurm alone can tell
+def test_power_cut_of_the_head_node(cluster: Cluster) -> None:
+    run = at_step(cluster, render_stub(cluster, "head-cut", "--stop-at 1", nodes=2))
+    with cluster.cut_off("n1"):
+        ended = cluster.wait_for_end(run.job_id, UP_S)
+        left = cluster.left_after(15)
+    assert ended.state == "NODE_FAIL", (ended, run.told())
+    assert not left, f"{left}\n{run.told()}"
+
+
+def test_node_lost_before_it_joined(cluster: Cluster) -> None:
+    """It dies between the allocation and srun: nobody on it ever says anything."""
+    script = render_stub(cluster, "never-joined", "", "cluster.join_timeout_s=10", nodes=2)
+    edit(script, "\nset -euo pipefail\n", "\nset -euo pipefail\nuntil [[ -e go ]]; do sleep 0.1; done\n")
+    run = submit(cluster, script)
+    cluster.wait_for_running(run.job_id, 30)
+    with cluster.cut_off("n2") as cut:
+        (script.parent / "go").touch()
+        ended = cluster.wait_for_end(run.job_id, UP_S)
+    assert ended.state == "FAILED", (ended, run.told())
+    assert run.verdict()["node"] == "n2", run.told()
+    assert ended.seen - cut <= 10 + END_S, f"{ended.seen - cut:.1f} s\n{run.told()}"
+
+
+def _on_node(node: str, command: str) -> tuple[str, str]:
+    """An edit of the script: what one node alone does before it starts the container."""
+    return (
+        '    shift\n    exec "$@"\n',
+        f'    shift\n    [[ $SLURMD_NODENAME != {node} ]] || {command}\n    exec "$@"\n',
+    )
+
+
+def test_wrong_number_of_gpus_on_one_node(cluster: Cluster) -> None:
+    script = render_stub(cluster, "gpus", nodes=2)
+    edit(script, *_on_node("n2", 'set -- "${@/#--logical-gpus/--ray-gpus-other=0}"'))
+    run = submit(cluster, script)
+    ended = cluster.wait(run.job_id, UP_S)
+    verdict = assert_failed(run, ended, code=21, component="nodes", node="n2")
+    assert "10.77.0.12" in verdict["cause"] or "n2" in verdict["cause"]
+    assert "trainer starts" not in run.told()
+
+
+def test_image_missing_on_one_node(cluster: Cluster) -> None:
+    """On a path that is each node's own: n1 has the image, n2 has not."""
+    script = render_stub(cluster, "no-image", nodes=2)
+    edit(script, f"IMAGE={IMAGE}\n", "IMAGE=/opt/img/verl-cpu.sif\n")
+    for node in ("n1", "n2"):
+        cluster.on(node, "mkdir", "-p", "/opt/img", user="root")
+    with cluster.mounted("n1", "--bind", "/scratch/img", "/opt/img"):
+        run = submit(cluster, script)
+        ended = cluster.wait(run.job_id, UP_S)
+    verdict = assert_failed(run, ended, code=20, component="setup", node="n2")
+    assert_diagnosed(verdict, "missing-path", "/opt/img/verl-cpu.sif")
+    assert "trainer starts" not in run.told()
