@@ -206,7 +206,7 @@ def diagnose(failure: Failure, logs: Sequence[Path], oom_kills: Optional[int]) -
     kind, evidence = _look(failure, logs, number)
     if failure.component == "job":
         kind = kind if kind == "wall-time" else "cancelled"
-    elif oom_kills and kind in ("", *LINKS):
+    elif (oom_kills or 0) > 0 and kind in ("", *LINKS):
         kind = "out-of-memory"
         killed = f"kernels killed {oom_kills} of the job's processes for want of memory"
         failure = replace(failure, cause=f"{failure.cause}; {killed}")

@@ -100,7 +100,7 @@ RAISED: Dict[str, Pattern[str]] = {
     "worker-died": _any(r"\b(?:ActorDiedError|WorkerCrashedError|OwnerDiedError|ActorUnavailableError)\b"),
 }
 
-_ERROR = r"^(?:[\w./-]+: )*(?:error|fatal|FATAL|ERROR|Error):?\s+(?:.*\W)?"
+_ERROR = r"^(?:[\w./-]+: ){0,3}(?:error|fatal|FATAL|ERROR|Error):?\s.*"
 _KERNEL = r"^(?:\S+ kernel: |kernel: )?(?:\[ *[\d.]+\] )?"
 _SLURMD = r"^slurmstepd(?:-\S+)?: error: "
 _RAYLET = r"^(?:\[[^\]]*\] )?(?:\(raylet\) )?(?:\S+: )?"
@@ -127,15 +127,15 @@ SAID: Dict[str, Pattern[str]] = {
     ),
     "disk-full": _any(
         rf"{_ERROR}(?:[Nn]o space left on device|[Dd]isk quota exceeded)",
-        r"^(?:[\w./-]+: )+.*: (?:No space left on device|Disk quota exceeded)$",
+        r"^[\w./-]+: .*: (?:No space left on device|Disk quota exceeded)$",
         r"^what\(\): +basic_ios::clear: (?:unspecified )?iostream",
     ),
     "port-taken": _any(
-        rf"{_ERROR}.*(?:[Aa]ddress already in use|EADDRINUSE)",
+        rf"{_ERROR}(?:[Aa]ddress already in use|EADDRINUSE)",
         r"^none of the \d+ port blocks ",  # ports.py
         r"^(?:\[[^\]]*\] )?\S*: ?Check failed: .*(?:port|grpc server).*",
         rf"{_BRACKETS}Failed to start the grpc server\. The specified port is \d+",
-        rf"{_BRACKETS}(?:.*\.cc:\d+: +)*Failed to (?:bind to|listen on).*(?:port|address)",
+        rf"{_BRACKETS}(?:\S+\.cc:\d+: +)?Failed to (?:bind to|listen on).*(?:port|address)",
     ),
     "verl-config": _any(
         r"^Could not (?:override|append to config|delete from config|find) ?'?",

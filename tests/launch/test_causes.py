@@ -3,6 +3,7 @@
 # ruff: noqa: E501  real lines of logs are long
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -411,6 +412,26 @@ def test_the_readme_lists_every_code_once():
 def test_the_readme_says_of_causes_what_the_table_says():
     told = [*causes.exit_code_rows(), *causes.cause_rows()]
     assert [row for row in told if row not in README.splitlines()] == []
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["a.cc:1: ", "error: ", "error ", "[x] ", "[x]: ", "x: ", "(raylet) ", "n1:1:1 [0] ", "a.b.", "CUDA error: ", "1 Workers ",
+     "FATAL: ", "image ", "no a on this ", "In 'a': ", "kernel: ", "what(): ", "Failed to bind to ", "A", "_", " ", "port "],
+)  # fmt: skip
+def test_no_line_takes_long(part: str):
+    """A model may print anything: a pattern that tries all ways to match would hang the head at the end of the job."""
+    texts = [
+        part * 200,
+        "[x] " * 50 + part * 200,
+        "error: " + part * 200,
+        part * 40 + "Error: x",
+        f"{WORKER}{part * 200}",
+    ]
+    began = time.perf_counter()
+    cause_in([Line(number, texts[number % len(texts)][:500]) for number in range(500)])
+    # A log has some ten thousand lines in what is read of it.
+    assert time.perf_counter() - began < 0.5
 
 
 words = st.sampled_from(
