@@ -33,6 +33,9 @@ _SAMPLE_END = re.compile(r"^\[(?:ground_truth|score)\](?: |$)")
 _EXCEPTION = re.compile(
     r"^((?:\w+\.)*[A-Z_]\w*(?:Error|Exception|Exit|Interrupt|Died|NotFound|Timeout|Expired|Value))(?:\(\w+\))?(?::|$)"
 )
+# Hydra shows what a constructor of a configuration raised as its repr, without a traceback.
+_IN_TARGET = re.compile(r"^(?:hydra\.errors\.InstantiationException: )?Error (?:in call to target|instantiating) ")
+_REPR = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception|Validation))\((.*)\)$")
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAIN = (
     "The above exception was the direct cause of the following exception:",
@@ -100,6 +103,9 @@ class _Reader:
         if exception and self._led_to(previous):
             if not self._ignored.get(source):
                 self._raise(index, source, bare, line)
+        elif _IN_TARGET.match(previous) and _REPR.match(bare):
+            shown = raised_kind(_REPR.sub(r"\1: \2", bare)) or "verl-config"
+            self.symptoms.append(_Symptom(index, source, shown, line, raised=True))
         elif text[:1] != " " or bare.startswith("what():"):
             kind = said_kind(bare)
             if kind:

@@ -63,7 +63,7 @@ RAISED: Dict[str, Pattern[str]] = {
         r"Ray component \S+ is trying to use a port number \d+ that is used by other components",
     ),
     "verl-config": _any(
-        r"^(?:hydra|omegaconf)\.errors\.",
+        r"^(?:hydra|omegaconf)\.errors\.(?!InstantiationException)",
         r"^(?:ConfigCompositionException|MissingConfigException|OverrideParseException|ConfigKeyError)\b",
         r"^(?:ConfigAttributeError|ConfigTypeError|ConfigValueError|MissingMandatoryValue|Interpolation\w+Error)\b",
         r"Key '.*' is not in struct",
@@ -82,7 +82,7 @@ RAISED: Dict[str, Pattern[str]] = {
         r"^FileNotFoundError\b|^NotADirectoryError\b|\[Errno 2\]|No such file or directory",
         r"HFValidationError|LocalEntryNotFoundError|RepositoryNotFoundError",
         r"does not appear to have a file named|is not a local folder and is not a valid model identifier",
-        r"Incorrect path_or_model_id",
+        r"Incorrect path_or_model_id|Repo id must be in the form",
     ),
     "import-error": _any(
         r"^ModuleNotFoundError\b|^ImportError\b", r"cannot open shared object file|undefined symbol: "

@@ -42,6 +42,14 @@ RAY_MEMORY = (
     "pid=5101, memory used=11.15GB) was running was 59.49GB / 62.58GB (0.950744), which exceeds the memory usage "
     "threshold of 0.95. Ray killed this worker (ID: 79a5) because it was the most recently scheduled task"
 )
+HYDRA_TARGET = """\
+Error executing job with overrides: ['trainer.logger=console']
+Error in call to target 'verl.workers.config.model.HFModelConfig':
+{}
+full_key: critic.model
+
+Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.
+"""
 VALIDATE = """\
 Error executing job with overrides: ['data.train_batch_size=8']
 Traceback (most recent call last):
@@ -183,6 +191,17 @@ def judge(
             raised_in_worker("omegaconf.errors.ConfigAttributeError: Key 'foo' is not in struct\n    full_key: a.foo"),
             "Key 'foo'",
         ),
+        ("missing-path", HYDRA_TARGET.format("OSError(\"Repo id must be in the form 'a/b': '~/models/x'.\")"), "Repo id"),
+        (
+            "missing-path",
+            raised_in_worker(
+                "hydra.errors.InstantiationException: Error in call to target 'verl.workers.config.model.HFModelConfig':\n"
+                "OSError(\"Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/nonexistent/m'.\")\n"
+                "full_key: actor_rollout_ref.model"
+            ),
+            "/nonexistent/m",
+        ),
+        ("verl-config", HYDRA_TARGET.format("ValueError('use_remove_padding needs a GPU')"), "use_remove_padding"),
         ("permission-denied", raised_in_worker("PermissionError: [Errno 13] Permission denied: '/ckpt'"), "/ckpt"),
         ("gpu-unusable", raised_in_worker("RuntimeError: No CUDA GPUs are available"), "No CUDA GPUs"),
         ("import-error", raised_in_worker("ModuleNotFoundError: No module named 'transformer_engine'"), "transformer_en"),
