@@ -145,7 +145,7 @@ def test_health_is_answered_while_a_long_batch_is_scored(server: RunningServer) 
     """What the watcher of hangs relies on: the model has a thread of its own, and tokenizers and torch let go of
     the interpreter's lock."""
     long = "Natalia sold clips to 48 of her friends in April. " * 40
-    items = [{"prompt": f"{number} {long}", "response": long} for number in range(300)]
+    items = [{"prompt": f"{number} {long}", "response": long} for number in range(150)]
     answers: list[int] = []
     load = threading.Thread(
         target=lambda: answers.append(
