@@ -30,6 +30,8 @@ from launch.supervisor.verdict import EXIT_CODES, read_evidence
 
 # The head touches RUN_DIR/heartbeat every 10 s; shared file systems show it late.
 SILENT_S = 60.0
+# From the script's start to the head's first sign: images come from slow disks.
+STARTING_S = 900.0
 _RECENT_STEPS = 10
 _OF_SLURM = {"TIMEOUT": "timeout", "CANCELLED": "cancelled", "COMPLETED": "ended"}
 _ENDED = ("completed", "failed", "cancelled", "timeout", "ended")
@@ -40,7 +42,8 @@ class RunRecord:
     """One run, ready to be shown. Times in seconds, dates as Unix seconds unless they are texts.
 
     Attributes:
-        state: pending, running, silent, requeued, completed, failed, cancelled, timeout, or ended (no verdict).
+        state: pending, starting, running, silent, requeued, completed, failed, cancelled, timeout, or ended (no
+            verdict).
         why: what the state is concluded from, where that is not plain.
         rewards: mean score of each step, over all attempts.
         lost_steps: steps that an attempt did after its last checkpoint, and another did again.
@@ -107,6 +110,8 @@ def read_run(run_dir: Path, ask: Callable[[str], QueueState | None] = lambda _: 
     record.job = match.group(1) if match else None
     record.attempt = _whole(verdict.get("attempt")) or _whole(manifest.get("attempt")) or 0
     record.attempts = [_clean(one) for one in earlier_attempts(run_dir)]
+    if record.attempts and not verdict:  # the manifest may still be of the attempt before
+        record.attempt = max(record.attempt, record.attempts[-1]["attempt"] + 1)
     _add_verdict(record, verdict or _noted(run_dir, record))
     _add_nodes(record, manifest)
     _add_state(record, verdict, ask)
@@ -139,11 +144,7 @@ def _add_nodes(record: RunRecord, manifest: dict[str, Any]) -> None:
 
 
 def _add_state(record: RunRecord, verdict: dict[str, Any], ask: Callable[[str], QueueState | None]) -> None:
-    beat = Path(record.run_dir) / "heartbeat"
-    try:
-        record.heartbeat_age = max(0.0, time.time() - beat.stat().st_mtime)
-    except OSError:
-        record.heartbeat_age = None
+    record.heartbeat_age = _age(Path(record.run_dir) / "heartbeat")
     if verdict and record.state != "requeued":
         if record.kind == "wall-time" and record.state == "failed":
             record.state = "timeout"
@@ -155,11 +156,25 @@ def _add_state(record: RunRecord, verdict: dict[str, Any], ask: Callable[[str], 
         record.why = waiting(queue) if queue and queue.state == "PENDING" else ""
         return
     damaged = (Path(record.run_dir) / "verdict.json").exists() and not verdict
-    record.state, record.why = _living(queue, record.heartbeat_age, damaged)
+    # The script writes it at the start of each attempt.
+    begun = _age(Path(record.run_dir) / "job.json")
+    record.state, record.why = _living(queue, record.heartbeat_age, begun, damaged)
 
 
-def _living(queue: QueueState | None, age: float | None, damaged: bool) -> tuple[str, str]:
-    """State of a run without a verdict, or with one that cannot be read."""
+def _age(file: Path) -> float | None:
+    try:
+        return max(0.0, time.time() - file.stat().st_mtime)
+    except OSError:
+        return None
+
+
+def _living(queue: QueueState | None, age: float | None, begun: float | None, damaged: bool) -> tuple[str, str]:
+    """State of a run without a verdict, or with one that cannot be read.
+
+    Args:
+        age: since the head's last sign of life, maybe in an earlier attempt.
+        begun: since the script of this attempt began.
+    """
     left = "its verdict is damaged" if damaged else "it left no verdict"
     if queue is not None and queue.state == "PENDING":
         return "pending", waiting(queue)
@@ -167,6 +182,8 @@ def _living(queue: QueueState | None, age: float | None, damaged: bool) -> tuple
         return _OF_SLURM.get(queue.state, "failed"), f"Slurm says {queue.state}; {left}"
     if damaged:
         return "ended", left
+    if begun is not None and begun < STARTING_S and (age is None or age > begun):
+        return "starting", f"began {duration(begun)} ago, no sign of the head yet"
     if age is not None and age > SILENT_S:
         what = "the supervisor of the head node or the node itself was killed, or their file system hangs"
         return "silent", f"no sign of life of the head for {duration(age)}: {what}"

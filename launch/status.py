@@ -27,8 +27,8 @@ _SHOWN_NODES = 8
 _EPILOG = """\
 example: python -m launch.status outputs/qwen3-4b-grpo/run-1234 --json
 
-states: pending (in the queue), running, silent (no sign of life of the head node), requeued, completed, failed,
-        cancelled, timeout, ended (without a verdict)
+states: pending (in the queue), starting, running, silent (no sign of life of the head node), requeued, completed,
+        failed, cancelled, timeout, ended (without a verdict)
 exit codes: 0 shown, whatever became of the job (its own code is "exit_code" of --json); 1 no such run; 2 usage
 """
 

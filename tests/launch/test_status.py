@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from launch import slurm_queue
 from launch.run_record import RunRecord, duration, read_run
 from launch.slurm_queue import QueueState, parse_sacct, parse_squeue
-from launch.status import NoRunError, find_run, sparkline, summarize, table
+from launch.status import NoRunError, find_run, main, sparkline, summarize, table
 from launch.supervisor.causes import CAUSES
 from launch.supervisor.training_log import read_training
 from launch.supervisor.verdict import Evidence, Failure, write_json, write_verdict
@@ -117,6 +117,31 @@ def test_a_killed_head_is_not_running(run_dir: Path):
     assert "state      timeout: Slurm says TIMEOUT" in shown(run_dir, QueueState("TIMEOUT", ended=True))
     (run_dir / "heartbeat").touch()
     assert "state      running\n" in shown(run_dir)
+
+
+def test_a_second_attempt_that_begins_is_not_silent(run_dir: Path):
+    """The heartbeat is the first attempt's until the head of the second one runs, in a slow image."""
+    living(run_dir)
+    os.utime(run_dir / "heartbeat", (time.time() - 900, time.time() - 900))
+    (run_dir / "verdict.json").write_text('{"state": "requeued", "attempt": 0, "steps_done": 20}')
+    (run_dir / "verdict.json").rename(run_dir / "verdict.0.json")
+    (run_dir / "job.json").write_text("{}")
+    os.utime(run_dir / "job.json", (time.time() - 120, time.time() - 120))
+    screen = shown(run_dir, QueueState("RUNNING"))
+    assert "state      starting: began 2 min ago, no sign of the head yet" in screen
+    assert "1: starting, this one" in screen
+    os.utime(run_dir / "job.json", (time.time() - 2000, time.time() - 2000))
+    assert "state      silent" in shown(run_dir, QueueState("RUNNING"))
+    (run_dir / "heartbeat").touch()
+    assert "state      running\n" in shown(run_dir, QueueState("RUNNING"))
+
+
+def test_json_is_ascii(run_dir: Path, capsys: pytest.CaptureFixture[str]):
+    (run_dir / "verdict.json").write_text(json.dumps({"state": "failed", "cause": "\x9b31m\u202eé"}))
+    assert main([str(run_dir), "--json"]) == 0
+    shown_text = capsys.readouterr().out
+    assert shown_text.isascii()
+    assert json.loads(shown_text)["cause"] == "31mé"
 
 
 def test_a_job_in_the_queue(run_dir: Path):
