@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Callable, Optional, Sequence
 
 from launch.supervisor.node_folder import clean_up
-from launch.supervisor.processes import adopt_orphans
+from launch.supervisor.processes import adopt_orphans, note_shared_memory
 from launch.supervisor.settings import Settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, note_failure
 
@@ -71,6 +71,7 @@ def is_unguarded() -> bool:
 
 def _killed(settings: Settings, number: int, started: float) -> int:
     """Tell of the supervisor's death, and leave the node clean; returns the exit code."""
+    note_shared_memory()  # the parts are being ended as well, by the kernel
     component = "head" if settings.rank == 0 else "node"
     kind = "killed" if settings.rank == 0 else "node-lost"
     cause = f"the supervisor was killed by signal {number}"

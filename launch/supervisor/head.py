@@ -204,6 +204,7 @@ class Head:
         self._watch.parts.append(self._component(name, command, env))
 
     def _component(self, name: str, command: List[str], env: Dict[str, str]) -> Component:
+        self._watch.logs.append(self._settings.log(name))
         try:
             return Component(name, command, self._settings.log(name), env, self._settings.run_dir)
         except OSError as error:

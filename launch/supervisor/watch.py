@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+from pathlib import Path
 from typing import Callable, List, Optional, Set
 
 from launch.supervisor.control import Hub, Message
@@ -62,6 +63,7 @@ class Watch:
 
     Attributes:
         parts: components that must run as long as they are watched.
+        logs: files that this node's parts write.
         dead: nodes that were lost before they joined.
         ray_nodes: the Ray cluster as its watcher tells it.
     """
@@ -79,6 +81,7 @@ class Watch:
         self._signalled: Set[int] = set()
         self._missing = MissingNodes() if settings.nodes > 1 else None
         self.parts: List[Component] = []
+        self.logs: List[Path] = []
         self.dead: List[str] = []
         self.ray_nodes = RayNodes(LogFollower(settings.log("ray watch")))
 
@@ -103,7 +106,7 @@ class Watch:
         if now - self._reaped > REAP_S:
             self._reaped = now
             reap_orphans()
-            for told in cut_logs(sorted(self._settings.logs.glob(f"{self._settings.node}-*.log"))):
+            for told in cut_logs(self.logs):
                 say(self._settings, told)
         if now - self._beaten > _HEARTBEAT_S:
             self._beaten = now

@@ -15,6 +15,7 @@ from launch.supervisor.environment import (
     with_direct,
     with_head,
 )
+from launch.supervisor.log_limit import cut_logs
 from launch.supervisor.node_folder import clean_up
 from launch.supervisor.ports import PortPlan, free_plan
 from launch.supervisor.processes import REAP_S, SIGNAL_S, Component, reap_orphans
@@ -167,6 +168,12 @@ class _Node:
         part = self._part
         return part is not None and part.name == "ray worker" and self._tries < _TRIES and port_was_taken(part.log)
 
+    def cut_log(self) -> None:
+        """Keep the log of this node's part within its limit."""
+        if self._part is not None:
+            for told in cut_logs([self._part.log]):
+                print(f"[{self._settings.node}] {told}", flush=True)
+
     def _lasted(self, what: str) -> float:
         """Seconds since `what` was first asked about."""
         return time.monotonic() - self._since.setdefault(what, time.monotonic())
@@ -237,3 +244,4 @@ def _serve(link: Link, node: _Node, cancelled: Callable[[], Optional[int]]) -> i
         if now - reaped > REAP_S:
             reaped = now
             reap_orphans()
+            node.cut_log()
