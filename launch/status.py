@@ -155,7 +155,7 @@ def _steps(run: RunRecord) -> str:
     if run.seconds_left is not None:
         parts.append(f"{duration(run.seconds_left)} left")
     if run.lost_steps:
-        parts.append(f"{run.lost_steps} done again after a restart")
+        parts.append(f"{run.lost_steps} lost at restarts")
     return ", ".join(parts)
 
 
