@@ -22,6 +22,8 @@ from launch.toolkit import toolkit_folder
 
 _SCRIPT_HASH = re.compile(r"(?<=; script )[0-9a-f]{12}(?=\. )")
 _PLACEHOLDER = "@SCRIPT_HASH@"
+# verl imports it in every process; see there.
+_HOOK = "launch.hooks.save_before_end"
 # Ray's own sizing takes a third of the node; a tiny model needs next to nothing, and nodes may share a machine.
 _REHEARSAL_OBJECT_STORE = 200_000_000
 
@@ -78,6 +80,15 @@ def sbatch_options(job: Job, *, rehearse: bool) -> list[str]:
     return [*options, "--output=%x-%j.out", *cluster.extra_sbatch]
 
 
+def _is_v1(request: RenderRequest) -> bool:
+    """Whether verl 0.9.1's V1 trainer runs the job: it does not look at the end of the allocation by itself."""
+    job = request.job
+    if (job.engine.verl, job.engine.mode) != ("0.9.1", "sync"):
+        return False
+    values = dict(text.lstrip("+").split("=", 1) for text in request.trainer.overrides if "=" in text)
+    return values.get("trainer.use_v1", "true").lower() == "true"
+
+
 def _environment(request: RenderRequest) -> dict[str, str]:
     job = request.job
     variables = {"PYTHONNOUSERSITE": "1"}
@@ -93,7 +104,11 @@ def _environment(request: RenderRequest) -> dict[str, str]:
     elif job.actor.fp8 == "blockwise" and job.actor.strategy == "megatron":
         # verl docs/low_precision/fp8.md (0.9): Hopper wants float32 scales; Ray's workers inherit it.
         variables["NVTE_FP8_BLOCK_SCALING_FP32_SCALES"] = "1"
-    return variables | job.container.env
+    variables |= job.container.env
+    if _is_v1(request):
+        modules = [*filter(None, [variables.get("VERL_USE_EXTERNAL_MODULES")]), _HOOK]
+        variables["VERL_USE_EXTERNAL_MODULES"] = ",".join(modules)
+    return variables
 
 
 def _node_options(request: RenderRequest) -> str:

@@ -75,7 +75,7 @@ def test_a_raw_override_of_a_field_is_seen_by_the_rules(rendered, tmp_path: Path
 def test_a_raw_override_has_the_last_word(rendered, tmp_path: Path):
     code, _, told = rendered("--set", 'overrides=["actor_rollout_ref.rollout.seed=7"]')
     assert code == 0, told
-    assert (tmp_path / "run_grpo.sh").read_text().count("actor_rollout_ref.rollout.seed=7") == 1
+    assert (tmp_path / "run_grpo.sh").read_text().count("\n  actor_rollout_ref.rollout.seed=7\n") == 1
 
 
 def test_without_network_and_cache_the_script_is_rendered_with_a_warning(

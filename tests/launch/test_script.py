@@ -386,6 +386,47 @@ def test_variables_are_set_for_the_parts_that_read_them(tmp_path: Path):
     assert "NVTE_" not in rendered(tmp_path, fp8, "actor.strategy=fsdp2", rehearsal=False)
 
 
+@pytest.mark.parametrize(
+    ("assignments", "hooked"),
+    [
+        ((), False),
+        (("engine.mode=sync",), False),
+        (("engine.mode=sync", "overrides=[trainer.use_v1=True]"), True),
+        (("engine={mode: sync, verl: 0.6.1}",), False),
+        (
+            (
+                "engine.mode=sync",
+                "algorithm.filter_groups.enable=true",
+                "container.env={VERL_USE_EXTERNAL_MODULES: a}",
+            ),
+            True,
+        ),
+    ],
+)
+def test_the_v1_trainer_is_told_of_the_end(tmp_path: Path, assignments: tuple[str, ...], hooked: bool):
+    for rehearsal in (False, True):
+        text = rendered(tmp_path, *assignments, rehearsal=rehearsal)
+        (line,) = re.findall(r"^  '?VERL_USE_EXTERNAL_MODULES=.*$", text, re.MULTILINE) or [""]
+        assert line.rstrip("'").endswith("launch.hooks.save_before_end") is hooked
+        own = [name for name in ("launch.rehearsal.backend", "=a,") if name in line]
+        assert own == (["=a,"] if "=a," in line else ["launch.rehearsal.backend"] if rehearsal else [])
+
+
+@pytest.mark.parametrize(
+    ("override", "resumes"),
+    [
+        ("actor_rollout_ref.rollout.seed=7", True),
+        ("trainer.resume_mode=auto", True),
+        ("trainer.resume_mode='auto'", True),
+        ("trainer.resume_mode=disable", False),
+        ("++trainer.resume_mode=resume_path", False),
+    ],
+)
+def test_a_job_that_chooses_its_checkpoint_is_left_alone(tmp_path: Path, override: str, resumes: bool):
+    text = rendered(tmp_path, f"overrides={json.dumps([override])}")
+    assert ("-m converters.resume" in text) is resumes
+
+
 def test_hand_edits_are_seen(tmp_path: Path):
     text = rendered(tmp_path)
     assert not edited_by_hand(text)
