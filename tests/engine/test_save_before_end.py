@@ -55,7 +55,7 @@ def environment(modules: str) -> dict[str, str]:
 
 
 def save_freqs(modules: str, *cases: tuple[int, list[float | None]]) -> list[list[int]]:
-    """trainer.save_freq after steps at these seconds before the end, for each of (save_freq of the job, seconds)."""
+    """trainer.save_freq after steps at these seconds before the end, for each (save_freq of the job, seconds)."""
     done = subprocess.run(
         [sys.executable, "-c", STEPS, json.dumps(cases)],
         env=environment(modules),

@@ -13,6 +13,7 @@ from slurm_stubs import Node, Outcome, named_options
 from launch.config import load_job
 from launch.rehearsal.shrink import rehearse
 from launch.script import RenderRequest, render_script
+from launch.supervisor.causes import CAUSES
 from launch.supervisor.verdict import read_failure
 
 DONE = 'echo "{}" >"$STUB_RUN_DIR/verdict.json"; echo %d >"$STUB_RUN_DIR/.over-%d"; exit %d'
@@ -101,6 +102,7 @@ def test_a_head_that_leaves_no_verdict_gets_one(batch: Batch, inside: str, code:
     assert verdict["cause"] in done.err
     assert (verdict["attempt"], verdict["requeue"], verdict["last_checkpoint"]) == (0, False, None)
     assert read_failure(verdict).exit_code == code
+    assert verdict["kind"] in CAUSES
 
 
 def test_a_verdict_of_the_head_stays(batch: Batch):
@@ -306,7 +308,7 @@ def test_a_wrong_copy_ends_the_job_before_the_container(staged: Batch, damage: s
     done = staged.run("exit 0", STUB_DAMAGE=damage)
     assert (done.code, done.containers) == (20, [])
     verdict = staged.verdict
-    assert (verdict["component"], verdict["node"], verdict["kind"]) == ("setup", "n1", "image-copy")
+    assert (verdict["component"], verdict["node"], verdict["kind"]) == ("setup", "n1", "setup")
     assert cause in verdict["cause"]
     if "sum" in cause:
         assert hashlib.sha256(staged.image.read_bytes()).hexdigest() in verdict["cause"]

@@ -208,7 +208,7 @@ def test_a_job_without_slurm_says_so(tmp_path: Path):
     script.write_text(rendered(tmp_path, rehearsal=False))
     result = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
     assert result.returncode == 20
-    assert "this job needs Slurm: sbatch run_grpo.sh" in result.stderr
+    assert "this job needs Slurm; sbatch run_grpo.sh" in result.stderr
 
 
 def test_a_missing_image_stops_before_srun(tmp_path: Path):
@@ -221,7 +221,7 @@ def test_a_missing_image_stops_before_srun(tmp_path: Path):
     assert f"image {tmp_path}/images/verl-cpu.sif is not readable" in result.stderr
     assert "rehearsal.image" in result.stderr
     verdict = json.loads((tmp_path / "outputs/qwen3-4b-grpo/run-7/verdict.json").read_text())
-    assert (verdict["component"], verdict["exit_code"]) == ("setup", 20)
+    assert (verdict["component"], verdict["kind"], verdict["exit_code"]) == ("setup", "missing-path", 20)
     assert verdict["what_to_do"] == "correct rehearsal.image"
 
 

@@ -61,22 +61,22 @@ leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
     [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
   else
     ((code > 0 && code < 128)) || code=28
-    text=$(failure head "" "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
+    text=$(failure head unrecognised "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
     echo "$NAME: $cause" >&2
   fi
   leave_verdict "$text"
   return "$code"
 }
-die() { # CAUSE; REMEDY: before a node has started anything
-  echo "$NAME: $*" >&2
-  [[ ! -d $RUN_DIR ]] || leave_verdict "$(failure setup "" "${*%;*}" "${*##*; }" 20)"
+die() { # KIND CAUSE WHAT_TO_DO: before a node has started anything
+  echo "$NAME: $2; $3" >&2
+  [[ ! -d $RUN_DIR ]] || leave_verdict "$(failure setup "$1" "$2" "$3" 20)"
   exit 20
 }
 make_run_dir() {
   if [[ -e $RUN_DIR && -n ${SLURM_JOB_ID:-} && $ATTEMPT == 0 ]]; then
     mv -T -- "$RUN_DIR" "$RUN_DIR.before-$(date +%Y%m%d-%H%M%S)" # of an earlier run: job ids come again
   fi
-  mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
+  mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die setup "cannot write to $RUN_DIR" "correct checkpoint.dir"
   rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/.over-* # of an earlier attempt
   if [[ -e $RUN_DIR/verdict.json ]]; then
     [[ $(<"$RUN_DIR/verdict.json") =~ \"attempt\":\ *([0-9]+) ]] || true
@@ -91,24 +91,24 @@ printf -v STARTED '%(%Y-%m-%dT%H:%M:%S%z)T' -1
 if [[ -n ${SLURM_JOB_ID:-} ]]; then
   make_run_dir
   # Slurm itself starts the job again when the first node fails, and does not count.
-  ((ATTEMPT <= 3)) || die "started again $ATTEMPT times; recovery.max_restarts is 3"
+  ((ATTEMPT <= 3)) || die setup "started again $ATTEMPT times" "look at the earlier verdicts; recovery.max_restarts is 3"
   for init in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash; do
     # shellcheck disable=SC1090
     type module >/dev/null 2>&1 || { [[ -r $init ]] && set +u && source "$init" && set -u; } || true
   done
-  type module >/dev/null 2>&1 || die "no 'module' command on $(hostname); correct cluster.modules"
+  type module >/dev/null 2>&1 || die setup "no 'module' command on $(hostname)" "correct cluster.modules"
   set +u
-  module load a/1.0 || die 'module load a/1.0 failed; correct cluster.modules'
-  module load b || die 'module load b failed; correct cluster.modules'
+  module load a/1.0 || die setup 'module load a/1.0 failed' "correct cluster.modules"
+  module load b || die setup 'module load b failed' "correct cluster.modules"
   set -u
-  [[ -r $IMAGE ]] || die "image $IMAGE is not readable on $(hostname); correct container.image"
-  RUNTIME=$(command -v singularity) || die "no apptainer or singularity on $(hostname); name a module in cluster.modules"
+  [[ -r $IMAGE ]] || die missing-path "image $IMAGE is not readable on $(hostname)" "correct container.image"
+  RUNTIME=$(command -v singularity) || die setup "no apptainer or singularity on $(hostname)" "name a module in cluster.modules"
   # The host's Python stays out of the container, and srun compares the others with its own options.
   unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV LD_LIBRARY_PATH LD_PRELOAD "${!CONDA_@}" \
     BASH_ENV SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK
   case $(stat -f -c %T -- "$STAGE_DIR" 2>/dev/null) in
     nfs* | lustre | gpfs | fhgfs | ceph | cifs | smb* | panfs | afs)
-      die "$STAGE_DIR is on a shared file system; set container.stage_dir to a folder on the nodes' own disks"
+      die setup "$STAGE_DIR is on a shared file system" "set container.stage_dir to a folder on the nodes' own disks"
       ;;
   esac
   echo "copying the image to $STAGED on each node"
@@ -116,7 +116,8 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
   SUM=${SUM%% *}
   sbcast --force -- "$IMAGE" "$STAGED" || {
     srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --mpi=none rm -f -- "$STAGED" || true # a part of it
-    die "sbcast could not copy $IMAGE ($(stat -L -c %s -- "$IMAGE") bytes) to $STAGE_DIR of each node, see above; make room there, or set container.stage_dir or container.stage=false"
+    die setup "sbcast could not copy $IMAGE ($(stat -L -c %s -- "$IMAGE") bytes) to $STAGE_DIR of each node" \
+      "see the lines of sbcast in the job's output; make room there, or set container.stage_dir or container.stage=false"
   }
   # shellcheck disable=SC2317 # srun runs it
   give_up() { # RUN_DIR KIND CAUSE WHAT_TO_DO: this node cannot begin
@@ -137,11 +138,11 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
       [[ -e $1 ]] || give_up "$run_dir" missing-path "no $1 on this node" "have it mounted, or correct the job"
     done
     shift
-    [[ -f $staged ]] || give_up "$run_dir" image-copy "no copy $staged of the image on this node" "$remedy"
+    [[ -f $staged ]] || give_up "$run_dir" setup "no copy $staged of the image on this node" "$remedy"
     chmod 600 -- "$staged"
     here=$(sha256sum <"$staged")
     here=${here%% *}
-    [[ $here == "$sum" ]] || give_up "$run_dir" image-copy "$staged has the SHA-256 sum $here, the image has $sum" "$remedy"
+    [[ $here == "$sum" ]] || give_up "$run_dir" setup "$staged has the SHA-256 sum $here, the image has $sum" "$remedy"
     "$@"
   }
   PYTHON=python3
@@ -166,7 +167,7 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
   ENDS_AT=${SLURM_JOB_END_TIME:-$(ends_at || true)}
   [[ ! $ENDS_AT =~ ^[0-9]+$ ]] || IN_SLURM+=(--ends-at "$ENDS_AT")
 else
-  die "this job needs Slurm: sbatch $NAME (a rehearsal, rendered with --rehearse, runs without)"
+  die setup "this job needs Slurm" "sbatch $NAME (a rehearsal, rendered with --rehearse, runs without)"
 fi
 ENVIRONMENT=(
   PYTHONNOUSERSITE=1

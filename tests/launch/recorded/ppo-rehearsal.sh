@@ -53,22 +53,22 @@ leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
     [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
   else
     ((code > 0 && code < 128)) || code=28
-    text=$(failure head "" "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
+    text=$(failure head unrecognised "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
     echo "$NAME: $cause" >&2
   fi
   leave_verdict "$text"
   return "$code"
 }
-die() { # CAUSE; REMEDY: before a node has started anything
-  echo "$NAME: $*" >&2
-  [[ ! -d $RUN_DIR ]] || leave_verdict "$(failure setup "" "${*%;*}" "${*##*; }" 20)"
+die() { # KIND CAUSE WHAT_TO_DO: before a node has started anything
+  echo "$NAME: $2; $3" >&2
+  [[ ! -d $RUN_DIR ]] || leave_verdict "$(failure setup "$1" "$2" "$3" 20)"
   exit 20
 }
 make_run_dir() {
   if [[ -e $RUN_DIR && -n ${SLURM_JOB_ID:-} && $ATTEMPT == 0 ]]; then
     mv -T -- "$RUN_DIR" "$RUN_DIR.before-$(date +%Y%m%d-%H%M%S)" # of an earlier run: job ids come again
   fi
-  mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die "cannot write to $RUN_DIR; correct checkpoint.dir"
+  mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die setup "cannot write to $RUN_DIR" "correct checkpoint.dir"
   rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/.over-* # of an earlier attempt
   if [[ -e $RUN_DIR/verdict.json ]]; then
     [[ $(<"$RUN_DIR/verdict.json") =~ \"attempt\":\ *([0-9]+) ]] || true
@@ -86,12 +86,12 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
     # shellcheck disable=SC1090
     type module >/dev/null 2>&1 || { [[ -r $init ]] && set +u && source "$init" && set -u; } || true
   done
-  type module >/dev/null 2>&1 || die "no 'module' command on $(hostname); correct cluster.modules"
+  type module >/dev/null 2>&1 || die setup "no 'module' command on $(hostname)" "correct cluster.modules"
   set +u
-  module load singularitypro || die 'module load singularitypro failed; correct cluster.modules'
+  module load singularitypro || die setup 'module load singularitypro failed' "correct cluster.modules"
   set -u
-  [[ -r $IMAGE ]] || die "image $IMAGE is not readable on $(hostname); correct rehearsal.image"
-  RUNTIME=$(command -v apptainer || command -v singularity) || die "no apptainer or singularity on $(hostname); name a module in cluster.modules"
+  [[ -r $IMAGE ]] || die missing-path "image $IMAGE is not readable on $(hostname)" "correct rehearsal.image"
+  RUNTIME=$(command -v apptainer || command -v singularity) || die setup "no apptainer or singularity on $(hostname)" "name a module in cluster.modules"
   # The host's Python stays out of the container, and srun compares the others with its own options.
   unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV LD_LIBRARY_PATH LD_PRELOAD "${!CONDA_@}" \
     BASH_ENV SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK
@@ -133,7 +133,7 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
 else
   PYTHON=${LAUNCH_PYTHON:-/venv/bin/python}
   "$PYTHON" -sc 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ("ray", "verl"))))' ||
-    die "$PYTHON has no ray and verl; set LAUNCH_PYTHON to one that has, as make setup makes it in .venv"
+    die setup "$PYTHON has no ray and verl" "set LAUNCH_PYTHON to one that has, as make setup makes it in .venv"
   make_run_dir
   START=()
   PREFIX=
