@@ -23,8 +23,11 @@ env = {**os.environ, "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURMD_NODENAME"
 # Like slurmstepd: a task leads a process group, and a signal to the step goes to the group.
 kill_with_me = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 task = subprocess.Popen(words, env=env, start_new_session=True, preexec_fn=kill_with_me)
-for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+for number in (signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, lambda number, _: os.killpg(task.pid, number))
+for number in (signal.SIGTERM, signal.SIGHUP):  # srun: "forcing job termination"
+    deaf = "STUB_DEAF" in os.environ
+    signal.signal(number, signal.SIG_IGN if deaf else lambda *_: os.killpg(task.pid, signal.SIGKILL))
 code = task.wait()
 sys.exit(code if code >= 0 else 128 - code)
 """

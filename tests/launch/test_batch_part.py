@@ -17,10 +17,15 @@ from launch.supervisor.causes import CAUSES
 from launch.supervisor.verdict import read_failure
 
 DONE = 'echo "{}" >"$STUB_RUN_DIR/verdict.json"; echo %d >"$STUB_RUN_DIR/.over-%d"; exit %d'
-# Tells the run's folder of signals, as a supervisor does, and ends with 143 on SIGTERM.
+# Ends at the first signal, as a supervisor does, and tells which it was.
 SUPERVISOR = """
-trap 'echo "{}" >"$STUB_RUN_DIR/verdict.json"; echo 143 >"$STUB_RUN_DIR/.over-0"; exit 143' TERM
-for name in HUP USR1 USR2; do trap "echo $name >>'$STUB_LOG/../signals'" $name; done
+end() {
+  echo "$1" >"$STUB_LOG/../signal"
+  echo "{}" >"$STUB_RUN_DIR/verdict.json"
+  echo 143 >"$STUB_RUN_DIR/.over-0"
+  exit 143
+}
+for name in TERM HUP USR1 USR2; do trap "end $name" $name; done
 touch "$STUB_LOG/../up"
 while :; do sleep 0.1; done
 """
@@ -131,34 +136,30 @@ def test_the_newest_checkpoint_is_in_that_verdict(batch: Batch):
     assert batch.verdict["last_checkpoint"] == f"{checkpoints}/global_step_7"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_cancelled_job_waits_for_its_nodes(batch: Batch, number: int):
+@pytest.mark.parametrize(
+    ("number", "arrives"),
+    [
+        (signal.SIGTERM, "USR1"),  # srun would kill its tasks for SIGTERM and SIGHUP
+        (signal.SIGINT, "USR1"),
+        (signal.SIGHUP, "USR1"),
+        (signal.SIGUSR1, "USR1"),
+        (signal.SIGUSR2, "USR2"),
+    ],
+)
+def test_a_signal_reaches_the_nodes_and_is_waited_for(batch: Batch, number: int, arrives: str):
     job = batch.node.start(batch.script, {"STUB_INSIDE": SUPERVISOR})
     batch.await_file("up")
     job.send_signal(number)
     assert batch.node.end(job, 20).code == 143
+    assert (batch.folder / "signal").read_text().strip() == arrives
     assert batch.verdict == {}
 
 
-def test_other_signals_reach_the_nodes_and_end_nothing(batch: Batch):
-    job = batch.node.start(batch.script, {"STUB_INSIDE": SUPERVISOR})
-    batch.await_file("up")
-    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        job.send_signal(number)
-        time.sleep(0.7)
-    assert job.poll() is None
-    job.terminate()
-    assert batch.node.end(job, 20).code == 143
-    assert (batch.folder / "signals").read_text().split() == ["HUP", "USR1", "USR2"]
-
-
-@pytest.mark.parametrize("deaf", ["", "TERM"])
-def test_srun_that_waits_for_a_dead_node_is_ended(batch: Batch, deaf: str):
+@pytest.mark.parametrize("deaf", [{}, {"STUB_DEAF": "1"}])
+def test_srun_that_waits_for_a_dead_node_is_ended(batch: Batch, deaf: dict[str, str]):
     """Slurm gives a node up after minutes; the head is done and has said so."""
-    hanging = f'trap "" {deaf}; ' if deaf else ""
-    inside = f'{hanging}echo "{{}}" >"$STUB_RUN_DIR/verdict.json"; echo 24 >"$STUB_RUN_DIR/.over-0"; exec sleep 60'
     begun = time.monotonic()
-    done = batch.run(inside)
+    done = batch.run((DONE % (24, 0, 24)).replace("exit 24", "exec sleep 60"), **deaf)
     assert done.code == 24
     assert 4 < time.monotonic() - begun < 12
 

@@ -272,12 +272,10 @@ SUPERVISE=(env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/l
 # ---- wait for srun, pass signals on, and see how it ended
 SRUN=
 exec {QUIET}<> <(:) # nothing ever comes out of it: a way to wait
-forward() { [[ -z $SRUN ]] || kill -s "$1" "$SRUN" 2>/dev/null || true; }
-trap 'forward TERM' TERM INT # one INT alone makes srun show its tasks
-for signal in HUP USR1 USR2; do
-  # shellcheck disable=SC2064 # the signal of this turn
-  trap "forward $signal" "$signal"
-done
+to_srun() { [[ -z $SRUN ]] || kill -s "$1" "$SRUN" 2>/dev/null || true; }
+# srun answers TERM and HUP by killing its tasks, one INT by showing them; launch/node.py ends the job for any signal.
+trap 'to_srun USR1' TERM INT HUP USR1
+trap 'to_srun USR2' USR2
 "${SUPERVISE[@]}" &
 SRUN=$!
 OVER=$RUN_DIR/.over-$ATTEMPT # the last word of the head node: the job's exit code
@@ -287,8 +285,8 @@ while kill -0 "$SRUN" 2>/dev/null; do
   read -rt 0.5 -u "$QUIET" || true
   is_over || continue
   : "${since:=$SECONDS}" # srun still waits for a node that is gone
-  ((SECONDS - since < 5)) || forward TERM
-  ((SECONDS - since < 7)) || forward KILL
+  ((SECONDS - since < 5)) || to_srun TERM
+  ((SECONDS - since < 7)) || to_srun KILL
 done
 code=0
 wait "$SRUN" || code=$?
