@@ -14,6 +14,7 @@ from launch.config import load_job
 from launch.rehearsal.shrink import rehearse
 from launch.script import RenderRequest, render_script
 from launch.supervisor.causes import CAUSES
+from launch.supervisor.settings import read_settings
 from launch.supervisor.verdict import read_failure
 
 DONE = 'echo "{}" >"$STUB_RUN_DIR/verdict.json"; echo %d >"$STUB_RUN_DIR/.over-%d"; exit %d'
@@ -258,6 +259,36 @@ def test_programs_are_noted(batch: Batch):
     assert words[words.index("--image") + 1] == str(batch.image)
 
 
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        (),
+        ("reward.placement=separate", "cluster.nodes=3", "recovery={requeue: true, max_restarts: 7}"),
+        ("recovery.stalled_s=null", "checkpoint.merge=false", "checkpoint.before_end_s=0"),
+        ("reward={kind: function, function: f.py}", "container.stage=true", "engine.mode=sync"),
+    ],
+)
+def test_the_supervisor_takes_what_the_script_gives(tmp_path: Path, assignments: tuple[str, ...]):
+    batch = Batch(tmp_path, *assignments)
+    (batch.project / "f.py").touch()
+    done = batch.run(DONE % (0, 0, 0), SLURM_JOB_END_TIME="1767000000")
+    assert done.code == 0, done.err
+    job = load_job(None, batch.run_dir / "job.json")
+    nodes = {"SLURM_NTASKS": str(job.cluster.nodes), "SLURM_PROCID": "0", "SLURMD_NODENAME": "n1"}
+    got = read_settings(done.containers[0]["command"][2:], {"SLURM_JOB_ID": "77", **nodes})
+    assert (got.ends_at, got.end_margin_s) == (1767000000.0, job.checkpoint.before_end_s)
+    assert got.stalled_s == job.recovery.stalled_s
+    assert got.max_restarts == (7 if job.recovery.requeue else 0)
+    assert got.reward_node is (job.reward.placement == "separate")
+    assert got.unresponsive_s == job.reward.unresponsive_s
+    assert bool(got.reward) is bool(got.canary) is (job.reward.kind == "server")
+    assert bool(got.merge) is job.checkpoint.merge
+    assert got.resume[1:3] == ["-m", "converters.resume"]
+    assert (got.image, got.job_file) == (batch.image, batch.run_dir / "job.json")
+    assert (got.staged is not None) is job.container.stage
+    assert got.notes["slurm"] == "slurm 24.11.5"
+
+
 # ---- container.stage
 
 
@@ -314,6 +345,15 @@ def test_a_wrong_copy_ends_the_job_before_the_container(staged: Batch, damage: s
     if "sum" in cause:
         assert hashlib.sha256(staged.image.read_bytes()).hexdigest() in verdict["cause"]
         assert hashlib.sha256(staged.image.read_bytes() + b"\n").hexdigest() in verdict["cause"]
+    assert list(copy_of(staged).parent.iterdir()) == []
+
+
+def test_the_copy_goes_when_no_step_starts(staged: Batch):
+    ends = (
+        '[[ $1 == --version ]] && exit; for last; do :; done; [[ $* == *" rm -f -- "* ]] && exec rm -f -- "$last"'
+    )
+    staged.node.program("srun", f"#!/bin/bash\n{ends}\nexit 1\n")
+    assert staged.run("exit 0").code == 1
     assert list(copy_of(staged).parent.iterdir()) == []
 
 

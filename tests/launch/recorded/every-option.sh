@@ -111,11 +111,14 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
       die setup "$STAGE_DIR is on a shared file system" "set container.stage_dir to a folder on the nodes' own disks"
       ;;
   esac
+  remove_copies() { # what launch/node.py on each node does as soon as it runs
+    timeout 60 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --mpi=none rm -f -- "$STAGED" || true
+  }
   echo "copying the image to $STAGED on each node"
   SUM=$(sha256sum <"$IMAGE")
   SUM=${SUM%% *}
   sbcast --force -- "$IMAGE" "$STAGED" || {
-    srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --mpi=none rm -f -- "$STAGED" || true # a part of it
+    remove_copies
     die setup "sbcast could not copy $IMAGE ($(stat -L -c %s -- "$IMAGE") bytes) to $STAGE_DIR of each node" \
       "see the lines of sbcast in the job's output; make room there, or set container.stage_dir or container.stage=false"
   }
@@ -290,6 +293,7 @@ while kill -0 "$SRUN" 2>/dev/null; do
 done
 code=0
 wait "$SRUN" || code=$?
+is_over || remove_copies # srun may have started nothing on some node
 if is_over; then
   code=$(<"$OVER") # srun has the highest code of all nodes
 elif [[ ! -e $RUN_DIR/verdict.json ]]; then
