@@ -100,7 +100,8 @@ class Component:
     """One part of the job: a child process, its log, its exit code.
 
     It gets SIGTERM when the thread that made it ends, also when this process is killed by -9 (`ends_with_parent`):
-    make it in the main thread. Raises OSError when it cannot be started.
+    make it in the main thread. `listens`: it will be told something on its stdin. Raises OSError when it cannot
+    be started.
 
     Attributes:
         name: as in the verdict, e.g. "trainer".
@@ -108,7 +109,9 @@ class Component:
         exit_code: None while it runs; 128 + n when signal n ended it.
     """
 
-    def __init__(self, name: str, command: List[str], log: Path, env: Dict[str, str], cwd: Path) -> None:
+    def __init__(
+        self, name: str, command: List[str], log: Path, env: Dict[str, str], cwd: Path, *, listens: bool = False
+    ) -> None:
         self.name = name
         self.log = log
         self.exit_code: Optional[int] = None
@@ -117,7 +120,7 @@ class Component:
         with log.open("ab") as stream:
             self._process = subprocess.Popen(
                 [*_STARTER, str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=env,
@@ -126,6 +129,13 @@ class Component:
             )
         self.pid = self._process.pid
         _uncollected.add(self.pid)
+
+    def tell(self, text: str) -> None:
+        """Write to the stdin of a part that listens, and close it. One that is gone is noticed by `poll`."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(text.encode())
+                self._process.stdin.close()
 
     def poll(self) -> Optional[int]:
         """The exit code, or None while the process runs."""

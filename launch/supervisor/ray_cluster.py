@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, Tuple
 
-from launch.supervisor.cause_finder import find_cause
 from launch.supervisor.limits import node_object_store
 from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.ports import PortPlan
@@ -54,13 +53,20 @@ def head_command(settings: Settings, ports: PortPlan) -> List[str]:
     ]
 
 
-def worker_command(settings: Settings, ports: PortPlan, head: str) -> List[str]:
-    """`ray start` on another node, in the foreground; `head` is address:port of the GCS."""
-    return [*_RAY, "start", f"--address={head}", *_resources(settings, ports)]
+def start_command() -> List[str]:
+    """A process that imports Ray and becomes `ray start` when it is told its arguments."""
+    return [sys.executable, str(Path(__file__).with_name("ray_start.py"))]
+
+
+def worker_arguments(settings: Settings, ports: PortPlan, head: str) -> List[str]:
+    """Of `ray start` on another node, in the foreground; `head` is address:port of the GCS."""
+    return ["start", f"--address={head}", *_resources(settings, ports)]
 
 
 def port_was_taken(log: Path) -> bool:
     """Whether Ray's log says that another program has one of its ports."""
+    from launch.supervisor.cause_finder import find_cause  # its patterns take their time, and are hardly needed
+
     found = find_cause(log)
     return found is not None and found.kind == "port-taken"
 

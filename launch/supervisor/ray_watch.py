@@ -5,12 +5,19 @@ Each line: {"nodes": [{"address": str, "alive": bool, "gpus": float}, ...]}.
 
 import json
 import os
+import socket
+import sys
 import time
 from typing import Any, Dict, List
+
+if __name__ == "__main__":
+    del sys.path[0]  # modules of the supervisor must not shadow others
 
 import ray
 
 POLL_S = 0.5
+# While nodes come, and the job waits for them.
+_BUSY_S, _BUSY_POLL_S = 20.0, 0.1
 
 
 def describe(nodes: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
@@ -26,16 +33,30 @@ def describe(nodes: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return sorted(told, key=lambda node: (node["address"], node["alive"]))
 
 
+def _await_head(address: str) -> None:
+    """Until the head listens. Who started this process ends it when that takes too long."""
+    host, _, port = address.rpartition(":")
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            if probe.connect_ex((host, int(port))) == 0:
+                return
+        time.sleep(_BUSY_POLL_S)
+
+
 def main() -> None:
     """Watch the cluster at RAY_ADDRESS until the process is ended."""
-    ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level="ERROR")
+    address = os.environ["RAY_ADDRESS"]
+    _await_head(address)
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     last: List[Dict[str, Any]] = []
+    changed = time.monotonic()
     while True:
         now = describe(ray.nodes())
         if now != last:
             print(json.dumps({"nodes": now}), flush=True)
-            last = now
-        time.sleep(POLL_S)
+            last, changed = now, time.monotonic()
+        time.sleep(_BUSY_POLL_S if time.monotonic() - changed < _BUSY_S else POLL_S)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Callable
 
 from launch.supervisor.log_follower import LogFollower
+from launch.supervisor.parts import failure_of
 from launch.supervisor.processes import Component, stop
 from launch.supervisor.settings import Settings
 from launch.supervisor.stalls import StallWatch, dump_stacks
 from launch.supervisor.training_log import latest_checkpoint, parse_steps, read_steps
 from launch.supervisor.verdict import EXIT_CODES, Evidence, Failure, JobFailed, find_evidence
 from launch.supervisor.wall_time import out_of_time
-from launch.supervisor.watch import Watch, failure_of, out_of_time_failure, say
+from launch.supervisor.watch import Watch, out_of_time_failure, say
 
 STOP_S = 3.0
 _LOOK_S = 2.0

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Callable, List, Optional, Set
 
 from launch.supervisor.control import Hub, Message
@@ -12,8 +12,10 @@ from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.log_limit import cut_logs
 from launch.supervisor.missing_nodes import MissingNodes
 from launch.supervisor.nodelist import expand
+from launch.supervisor.parts import Parts, failure_of
 from launch.supervisor.processes import REAP_S, SIGNAL_S, Component, reap_orphans
 from launch.supervisor.ray_cluster import RayNodes
+from launch.supervisor.ray_head import RayHead
 from launch.supervisor.settings import Settings
 from launch.supervisor.verdict import (
     EXIT_CODES,
@@ -43,14 +45,6 @@ def say(settings: Settings, text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')} {settings.node}] {text}", flush=True)
 
 
-def failure_of(part: Component, node: str, exit_code: int) -> Failure:
-    """The failure of a part of this node that ended, with the telling line of its log."""
-    ended = f"ended with {part.exit_code}"
-    if part.exit_code is not None and part.exit_code > 128:
-        ended = f"killed by signal {part.exit_code - 128}"
-    return Failure(part.name, node, ended, exit_code, find_evidence(part.log))
-
-
 def out_of_time_failure(settings: Settings) -> Failure:
     """The end of the allocation is near, or here."""
     at = time.strftime("%H:%M:%S", time.localtime(settings.ends_at))
@@ -58,30 +52,36 @@ def out_of_time_failure(settings: Settings) -> Failure:
     return Failure("job", settings.node, cause, EXIT_CODES["wall time"], kind="wall-time")
 
 
+@dataclass(frozen=True)
+class Wait:
+    """Something that must be ready within a time, and the component that has failed otherwise."""
+
+    component: str
+    ready: Callable[[], bool]
+    limit_s: float
+
+
 class Watch:
     """Turns whatever fails into JobFailed.
 
     Attributes:
-        parts: components that must run as long as they are watched.
-        logs: files that this node's parts write.
         dead: nodes that were lost before they joined.
         ray_nodes: the Ray cluster as its watcher tells it.
     """
 
-    def __init__(self, settings: Settings, hub: Hub, cancelled: Cancelled) -> None:
+    def __init__(self, settings: Settings, hub: Hub, parts: Parts, ray: RayHead, cancelled: Cancelled) -> None:
         self._settings = settings
         self._hub = hub
+        self._parts = parts
+        self._ray = ray
         self._cancelled = cancelled
         self._reaped = 0.0
         self._beaten = 0.0
         self._over = False
         self._ray_up: Optional[float] = None
-        self._for_workers: Message = {}
         self._told = 0
         self._signalled: Set[int] = set()
         self._missing = MissingNodes() if settings.nodes > 1 else None
-        self.parts: List[Component] = []
-        self.logs: List[Path] = []
         self.dead: List[str] = []
         self.ray_nodes = RayNodes(LogFollower(settings.log("ray watch")))
 
@@ -106,7 +106,7 @@ class Watch:
         if now - self._reaped > REAP_S:
             self._reaped = now
             reap_orphans()
-            for told in cut_logs(self.logs):
+            for told in cut_logs(self._parts.logs):
                 say(self._settings, told)
         if now - self._beaten > _HEARTBEAT_S:
             self._beaten = now
@@ -118,18 +118,24 @@ class Watch:
             time.sleep(_POLL_S)
         else:
             self._see_nodes()
-        for part in self.parts:
+            self._ray.turn()
+        for part in self._parts.watched:
             if part.poll() is not None:
                 raise JobFailed(self._failure_of(part))
         self._see_reward_outage()
 
-    def wait(self, ready: Callable[[], bool], limit_s: float, component: str) -> None:
-        """Turn until `ready`; after `limit_s` seconds the component has failed."""
-        deadline = time.monotonic() + limit_s
-        while not ready():
+    def wait_for(self, *waits: Wait) -> None:
+        """Turn until all are ready; one that is not within its time has failed."""
+        begun = time.monotonic()
+        while True:
+            missing = [wait for wait in waits if not wait.ready()]
+            if not missing:
+                return
             self.turn()
-            if time.monotonic() > deadline:
-                raise self.failed(component, f"not ready after {limit_s:.0f} s: {self._why_not(component)}")
+            for wait in missing:
+                if time.monotonic() - begun > wait.limit_s:
+                    why = self._why_not(wait.component)
+                    raise self.failed(wait.component, f"not ready after {wait.limit_s:.0f} s: {why}")
 
     def let_root_cause_show(self) -> None:
         """Give a part that took the trainer with it the time to be seen; raises JobFailed with it."""
@@ -137,18 +143,9 @@ class Watch:
         while time.monotonic() < until:
             self.turn()
 
-    def ray_is_up(self, for_workers: Message) -> None:
-        """Let the other nodes start Ray: when all of them are known, or those that are after some time.
-
-        `for_workers` is what they need to know besides the addresses of all.
-        """
-        self._ray_up = time.monotonic()
-        self._for_workers = for_workers
-
     def nodes_are_over(self) -> None:
-        """Stop watching the other nodes and the parts: what is left of the job needs this node alone."""
+        """Stop watching the other nodes: what is left of the job needs this node alone."""
         self._over = True
-        self.parts = []
 
     def failed(self, component: str, cause: str, node: Optional[str] = None) -> JobFailed:
         """The failure of a component with its code from the table; on this node unless another is named."""
@@ -215,12 +212,15 @@ class Watch:
 
     def _tell_addresses(self) -> None:
         known = len(self._hub.nodes)
+        if self._ray_up is None and self._ray.up:
+            self._ray_up = time.monotonic()
         if self._ray_up is None or known == self._told:
             return
         if known == self._settings.nodes - 1 or time.monotonic() - self._ray_up > _ADDRESSES_S:
             self._told = known
             addresses = [self._settings.address, *(n["address"] for n in self._hub.nodes.values())]
-            self._hub.tell({"type": "nodes", "addresses": addresses[:_TOLD_NODES], **self._for_workers})
+            told = {"gcs_port": self._ray.ports.gcs, "reward_url": self._ray.env["REWARD_SERVER_URL"]}
+            self._hub.tell({"type": "nodes", "addresses": addresses[:_TOLD_NODES], **told})
 
     def _see_reward_outage(self) -> None:
         """verl does not end for every exception of a reward function; the client's file says that it raised."""
