@@ -162,19 +162,23 @@ class Cluster:
                 raise ClusterError(f"no {text!r} in {path}; {ended}\n{self.report()}")
             time.sleep(0.5)
 
-    def kill(self, node: str, pattern: str, signal: str = "KILL") -> float:
+    def kill(self, node: str, pattern: str, signal: str = "KILL", *, of: int = 1, which: int = 0) -> float:
         """Send a signal to alice's one process on a node whose command line matches a regular expression.
+
+        Args:
+            of: how many processes have to match.
+            which: of these is meant, the oldest one is 0.
 
         Returns:
             When it was sent, in seconds of time.monotonic().
 
         Raises:
-            ClusterError: when none or several match; it lists what runs there.
+            ClusterError: when another number of them matches; it lists what runs there.
         """
         pids = self.on(node, "pgrep", "-u", "alice", "-f", pattern, user="root", check=False).stdout.split()
-        if len(pids) != 1:
+        if len(pids) != of:
             raise ClusterError(f"{pattern!r} matches {pids} on {node}: {self.processes(node)}")
-        self.on(node, "kill", f"-{signal}", pids[0], user="root")
+        self.on(node, "kill", f"-{signal}", sorted(pids, key=int)[which], user="root")
         return time.monotonic()
 
     @contextlib.contextmanager

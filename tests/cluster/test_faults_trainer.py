@@ -38,7 +38,11 @@ def test_missing_data_file(cluster: Cluster) -> None:
 
 
 def test_full_disk_for_checkpoints(cluster: Cluster) -> None:
-    script = render_stub(cluster, "disk-full", "--save-bytes 3000000", "checkpoint.every=5")
+    settings = (
+        "recovery.requeue=true",
+        "checkpoint.every=5",
+    )  # a rehearsal saves before its end for a restart only
+    script = render_stub(cluster, "disk-full", "--save-bytes 3000000", *settings)
     full = "/scratch/disk-full/checkpoints"
     edit(script, "CHECKPOINT_DIR=$RUN_DIR/checkpoints", f"CHECKPOINT_DIR={full}")
     cluster.on("login", "mkdir", full)
@@ -48,4 +52,5 @@ def test_full_disk_for_checkpoints(cluster: Cluster) -> None:
     verdict = assert_failed(run, ended, code=37, component="trainer", node="n1")
     assert_diagnosed(verdict, "disk-full", "No space left on device")
     assert verdict["last_checkpoint"] is None
+    assert verdict["requeue"] is False
     assert verdict["steps_done"] == 5
