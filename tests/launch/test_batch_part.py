@@ -41,6 +41,9 @@ eval "${STUB_DAMAGE:-:}"
 """
 
 
+RECOVERS = ("recovery.requeue=true",)
+
+
 class Batch:
     """A rehearsal in a project with an image, and a node of stubs to run it on."""
 
@@ -116,6 +119,54 @@ def test_a_verdict_of_the_head_stays(batch: Batch):
     assert (done.code, batch.verdict) == (9, {"cause": "x"})
 
 
+def test_the_heads_verdict_has_the_jobs_code(batch: Batch):
+    """srun killed the head after its verdict, and has the code of that."""
+    assert batch.run("""echo '{"exit_code": 24}' >"$STUB_RUN_DIR/verdict.json"; kill -KILL $$""").code == 24
+
+
+LOST = "srun: error: Task launch for StepId=77.0 failed on node n2: Communication connection failure"
+
+
+@pytest.mark.parametrize(
+    ("lines", "node"),
+    [
+        (["run directory: x", LOST, "srun: error: Application launch failed: Unspecified error"], "n2"),
+        (["run directory: x", "srun: error: Node failure on n3"], "n3"),
+        ([LOST, "run directory: x", "srun: error: n1: task 0: Killed"], None),  # of an earlier attempt
+        (["run directory: x", f"[n1] {LOST}"], None),
+    ],
+)
+@pytest.mark.parametrize("recovers", [False, True])
+def test_a_node_that_is_lost_before_it_joins_is_named(
+    tmp_path: Path, lines: list[str], node: str | None, recovers: bool
+):
+    """srun then kills the head without a chance to say anything."""
+    batch = Batch(tmp_path, *(RECOVERS if recovers else ()))
+    output = tmp_path / "job 77.out"
+    output.write_text("\n".join([*lines, ""]))
+    shows = f'[[ $1 == show ]] && printf "   StdErr={output}\\n   StdIn=/dev/null\\n"'
+    batch.node.program("scontrol", f'{SCONTROL}{shows}\n[[ $1 != requeue ]] || kill -TERM "$PPID"\n')
+    scratch = Path(f"/tmp/rl-{os.getuid()}-{os.getpid()}")
+    scratch.mkdir()
+    secrets = ["ray_token", "reward_token", "rendezvous-77-0.json"]
+    writes = "; ".join(f'touch "$STUB_RUN_DIR/{name}"' for name in secrets)
+    done = batch.run(f"{writes}; kill -KILL $$", SLURM_JOB_ID=str(os.getpid()))
+    batch.run_dir = batch.run_dir.with_name(f"run-{os.getpid()}")
+    again = recovers and node is not None
+    assert done.code == (-signal.SIGTERM if again else 28 if node is None else 24)
+    assert batch.verdict["exit_code"] == (28 if node is None else 24)
+    assert (batch.verdict["state"], batch.verdict["requeue"]) == ("requeued" if again else "failed", again)
+    if node:
+        assert (batch.verdict["component"], batch.verdict["node"], batch.verdict["kind"]) == (
+            "node",
+            node,
+            "node-lost",
+        )
+        assert node in batch.verdict["cause"]
+    assert not scratch.exists()
+    assert not [name for name in secrets if (batch.run_dir / name).exists()]
+
+
 def test_what_a_node_noted_is_the_verdict(batch: Batch):
     """A node that was only cancelled tells nothing of the cause."""
     cancelled = {"component": "node", "node": "n1", "cause": "signal", "exit_code": 143}
@@ -163,9 +214,6 @@ def test_srun_that_waits_for_a_dead_node_is_ended(batch: Batch, deaf: dict[str, 
     done = batch.run((DONE % (24, 0, 24)).replace("exit 24", "exec sleep 60"), **deaf)
     assert done.code == 24
     assert 4 < time.monotonic() - begun < 12
-
-
-RECOVERS = ("recovery.requeue=true",)
 
 
 def test_the_verdict_says_whether_the_job_starts_again(tmp_path: Path):

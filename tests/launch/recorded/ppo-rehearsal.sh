@@ -36,27 +36,38 @@ failure() { # COMPONENT KIND CAUSE WHAT_TO_DO EXIT_CODE: the first failure, on t
   printf '{"component": "%s", "node": %s, "kind": "%s", "cause": %s, "what_to_do": %s, "exit_code": %d, "evidence": null}\n' \
     "$1" "$(json "${SLURMD_NODENAME:-$(hostname)}")" "$2" "$(json "$3")" "$(json "$4")" "$5"
 }
-leave_verdict() { # FAILURE
-  local now saved=null marker=$CHECKPOINT_DIR/latest_checkpointed_iteration.txt fields=${1#*\{}
+leave_verdict() { # FAILURE [true: the job starts again]
+  local now state=failed again=${2:-false} saved=null marker=$CHECKPOINT_DIR/latest_checkpointed_iteration.txt fields=${1#*\{}
+  [[ $again == false ]] || state=requeued
   printf -v now '%(%Y-%m-%dT%H:%M:%S%z)T' -1
   [[ ! -s $marker ]] || saved=$(json "$CHECKPOINT_DIR/global_step_$(<"$marker")")
-  printf '{"state": "failed", %s, "started": "%s", "ended": "%s", "attempt": %d, "steps_done": null, "last_checkpoint": %s, "hf_model": null, "requeue": false, "requeue_why": "the head node did not ask for it"}\n' \
-    "${fields%\}*}" "$STARTED" "$now" "$ATTEMPT" "$saved" >"$RUN_DIR/.verdict.json.$$"
+  printf '{"state": "%s", %s, "started": "%s", "ended": "%s", "attempt": %d, "steps_done": null, "last_checkpoint": %s, "hf_model": null,\n"requeue": %s, "requeue_why": "%s"}\n' \
+    "$state" "${fields%\}*}" "$STARTED" "$now" "$ATTEMPT" "$saved" "$again" "the head node could not decide" >"$RUN_DIR/.verdict.json.$$"
   mv -T -- "$RUN_DIR/.verdict.json.$$" "$RUN_DIR/verdict.json"
 }
+said_by_srun() { # the last line of srun in the job's output about a node that it lost, in this attempt
+  local output
+  output=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *StdErr=//p')
+  [[ -r $output ]] || return 0
+  tac -- "$output" | sed '/^run directory: /q' | grep -aoE '^srun: error: .*(failed on node|[Nn]ode failure on) .*' | sed -n '1s/^srun: error: //p'
+}
 leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
-  local code=$1 note text="" cause="the supervisor of the head node ended without a verdict (exit code $1)"
+  local code=$1 again=false note text="" cause="the supervisor of the head node ended without a verdict (exit code $1)" said
   for note in "$RUN_DIR"/failed-*.json; do # what nodes could still say; a cancelled one says nothing of the cause
     [[ ! -e $note || -n $text ]] || text=$(grep -q '"exit_code": 143' "$note" || cat "$note")
   done
+  said=$(said_by_srun || true)
   if [[ -n $text ]]; then
     [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
+  elif [[ $said =~ ([Oo]n\ node|[Ff]ailure\ on)\ ([^ :]+) ]]; then # srun then kills the others at once
+    code=24
+    text=$(SLURMD_NODENAME=${BASH_REMATCH[2]} failure node node-lost "$said" "look at the node's state (sinfo); submit again" "$code")
   else
     ((code > 0 && code < 128)) || code=28
     text=$(failure head unrecognised "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
-    echo "$NAME: $cause" >&2
   fi
-  leave_verdict "$text"
+  echo "$NAME: ${said:-$cause}" >&2
+  leave_verdict "$text" "$again"
   return "$code"
 }
 die() { # KIND CAUSE WHAT_TO_DO: before a node has started anything
@@ -293,8 +304,15 @@ code=0
 wait "$SRUN" || code=$?
 if is_over; then
   code=$(<"$OVER") # srun has the highest code of all nodes
-elif [[ ! -e $RUN_DIR/verdict.json ]]; then
-  leave_verdict_without_head "$code" || code=$?
+else
+  # What the supervisor of this node would have removed.
+  rm -f -- "$RUN_DIR"/{ray,reward}_token "$RUN_DIR"/rendezvous-*.json
+  rm -rf -- "/tmp/rl-$UID-$SLURM_JOB_ID"
+  if [[ -e $RUN_DIR/verdict.json ]]; then
+    [[ ! $(<"$RUN_DIR/verdict.json") =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
+  else
+    leave_verdict_without_head "$code" || code=$?
+  fi
 fi
 exit "$code"
 
