@@ -144,7 +144,7 @@ def test_a_node_that_is_lost_before_it_joins_is_named(
     batch = Batch(tmp_path, *(RECOVERS if recovers else ()))
     output = tmp_path / "job 77.out"
     output.write_text("\n".join([*lines, ""]))
-    shows = f'[[ $1 == show ]] && printf "   StdErr={output}\\n   StdIn=/dev/null\\n"'
+    shows = f'[[ $1 == show ]] && printf "   StdErr=\\n   StdIn=/dev/null\\n   StdOut={output}\\n"'
     batch.node.program("scontrol", f'{SCONTROL}{shows}\n[[ $1 != requeue ]] || kill -TERM "$PPID"\n')
     scratch = Path(f"/tmp/rl-{os.getuid()}-{os.getpid()}")
     scratch.mkdir()

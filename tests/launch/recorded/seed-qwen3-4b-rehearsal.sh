@@ -47,7 +47,7 @@ leave_verdict() { # FAILURE [true: the job starts again]
 }
 said_by_srun() { # the last line of srun in the job's output about a node that it lost, in this attempt
   local output
-  output=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *StdErr=//p')
+  output=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *Std\(Err\|Out\)=\(.\)/\2/p' | head -n 1)
   [[ -r $output ]] || return 0
   tac -- "$output" | sed '/^run directory: /q' | grep -aoE '^srun: error: .*(failed on node|[Nn]ode failure on) .*' | sed -n '1s/^srun: error: //p'
 }
@@ -57,11 +57,11 @@ leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
     [[ ! -e $note || -n $text ]] || text=$(grep -q '"exit_code": 143' "$note" || cat "$note")
   done
   said=$(said_by_srun || true)
-  if [[ -n $text ]]; then
-    [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
-  elif [[ $said =~ ([Oo]n\ node|[Ff]ailure\ on)\ ([^ :]+) ]]; then # srun then kills the others at once
+  if [[ $said =~ (on\ node|[Ff]ailure\ on)\ ([^ :]+) ]]; then # srun then kills the others at once
     code=24
     text=$(SLURMD_NODENAME=${BASH_REMATCH[2]} failure node node-lost "$said" "look at the node's state (sinfo); submit again" "$code")
+  elif [[ -n $text ]]; then
+    [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
   else
     ((code > 0 && code < 128)) || code=28
     text=$(failure head unrecognised "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
