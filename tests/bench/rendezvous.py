@@ -2,8 +2,8 @@
 
     .venv/bin/python tests/bench/rendezvous.py [--nodes 16,64,256] [--json]
 
-Root, Linux. From the start of all supervisors at once to the last node's Ray, the trainer, and the end of the job. All
-of the supervisor is imported before: on real nodes Python starts everywhere at once, here on a few cores.
+Root, Linux. From the start of all supervisors at once to the last node's Ray, the trainer, and the end of the job.
+All of the supervisor is imported before: on real nodes Python starts everywhere at once, here on a few cores.
 Exits with 1 when the largest number misses LIMIT_S.
 """
 
@@ -32,20 +32,18 @@ def nodes():
 
 # A part of the job that costs next to nothing: all nodes of the job run on this one machine.
 _PYTHON = """#!/bin/sh
-joined() {{
-  for word in "$@"; do
-    case $word in --node-ip-address=*) : >{joined}/"${{word#*=}}" ;; esac
-  done
-}}
+case $1 in
+*/ray_start.py)
+  read -r told
+  : >{joined}/"$SIM_ADDRESS"
+  exec sleep 1000 ;;
+*/ray_watch.py)
+  exec env PYTHONPATH={stub} {python} "$@" ;;
+esac
 case "$*" in
 "-m ray.scripts.scripts start --head "*)
-  joined "$@"
+  : >{joined}/"$SIM_ADDRESS"
   exec {python} -I -S {head} "$@" ;;
-"-m ray.scripts.scripts start "*)
-  joined "$@"
-  exec sleep 1000 ;;
-*ray_watch.py)
-  exec env PYTHONPATH={stub} {python} "$@" ;;
 esac
 exec {python} "$@"
 """
@@ -71,6 +69,8 @@ def _stub(folder: Path) -> Path:
 
 def _work(rank: int, nodes: int, folder: Path) -> int:
     """What srun starts on each node."""
+    from simulated_nodes import address_of
+
     from launch.node import main
 
     os.environ.update(
@@ -79,6 +79,7 @@ def _work(rank: int, nodes: int, folder: Path) -> int:
         SLURM_NTASKS=str(nodes),
         SLURMD_NODENAME=f"sim{rank}",
         SLURM_JOB_NODELIST=f"sim[0-{nodes - 1}]",
+        SIM_ADDRESS=address_of(rank),  # the shell of the stub is slow at finding it in a long line
     )
     trainer = f"date +%s.%N >{folder}/trainer"
     options = f"--run-dir={folder}/run --checkpoint-dir={folder}/checkpoints --nodes={nodes} --join-timeout=120"
@@ -146,7 +147,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rendezvous-", dir="/var/tmp") as folder:
         sys.executable = str(_stub(Path(folder)))  # before the supervisor is imported, which calls Ray by it
         for module in (ROOT / "launch" / "supervisor").glob("[a-z]*.py"):
-            if module.stem != "ray_watch":  # a program, which imports Ray
+            if module.stem not in ("ray_start", "ray_watch"):  # programs, which import Ray
                 importlib.import_module(f"launch.supervisor.{module.stem}")
         results = _measure_all([int(number) for number in args.nodes.split(",")], Path(folder), not args.json)
     if args.json:
