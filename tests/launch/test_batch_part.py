@@ -182,10 +182,14 @@ def test_what_a_node_noted_is_the_verdict(batch: Batch):
     )
 
 
-def test_the_newest_checkpoint_is_in_that_verdict(batch: Batch):
+@pytest.mark.parametrize(
+    ("text", "step"), [("7", 7), ("7\\n", 7), ("7\\n8", None), ("\\0\\0", None), ('x"', None)]
+)
+def test_the_newest_checkpoint_is_in_that_verdict(batch: Batch, text: str, step: int | None):
     checkpoints = batch.run_dir / "checkpoints"
-    batch.run(f"mkdir -p '{checkpoints}'; echo 7 >'{checkpoints}/latest_checkpointed_iteration.txt'; exit 1")
-    assert batch.verdict["last_checkpoint"] == f"{checkpoints}/global_step_7"
+    marker = checkpoints / "latest_checkpointed_iteration.txt"
+    batch.run(f"mkdir -p '{checkpoints}'; printf '{text}' >'{marker}'; exit 1")
+    assert batch.verdict["last_checkpoint"] == (f"{checkpoints}/global_step_{step}" if step else None)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +209,19 @@ def test_a_signal_reaches_the_nodes_and_is_waited_for(batch: Batch, number: int,
     assert batch.node.end(job, 20).code == 143
     assert (batch.folder / "signal").read_text().strip() == arrives
     assert batch.verdict == {}
+
+
+def test_a_cancelled_job_whose_head_is_killed_is_cancelled(batch: Batch):
+    dies = SUPERVISOR.replace("end() {", "end() {\n  kill -KILL $$")
+    job = batch.node.start(batch.script, {"STUB_INSIDE": dies})
+    batch.await_file("up")
+    job.terminate()
+    assert batch.node.end(job, 20).code == 143
+    assert (batch.verdict["state"], batch.verdict["kind"], batch.verdict["exit_code"]) == (
+        "cancelled",
+        "cancelled",
+        143,
+    )
 
 
 @pytest.mark.parametrize("deaf", [{}, {"STUB_DEAF": "1"}])

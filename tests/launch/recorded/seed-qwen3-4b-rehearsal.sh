@@ -29,20 +29,21 @@ POLICY=$RUN_DIR/rehearsal/policy
 
 # ---- the run directory, and what is left in it when no head node lives to do it
 json() { # TEXT as a JSON string
-  local text=${1//\\/\\\\}
+  local text=${1//[[:cntrl:]]/ }
+  text=${text//\\/\\\\}
   printf '"%s"' "${text//\"/\\\"}"
 }
 failure() { # COMPONENT KIND CAUSE WHAT_TO_DO EXIT_CODE: the first failure, on this node, as JSON
   printf '{"component": "%s", "node": %s, "kind": "%s", "cause": %s, "what_to_do": %s, "exit_code": %d, "evidence": null}\n' \
     "$1" "$(json "${SLURMD_NODENAME:-$(hostname)}")" "$2" "$(json "$3")" "$(json "$4")" "$5"
 }
-leave_verdict() { # FAILURE [true: the job starts again]
-  local now state=failed again=${2:-false} saved=null marker=$CHECKPOINT_DIR/latest_checkpointed_iteration.txt fields=${1#*\{}
-  [[ $again == false ]] || state=requeued
+leave_verdict() { # STATE FAILURE
+  local now again=false saved=null marker=$CHECKPOINT_DIR/latest_checkpointed_iteration.txt fields=${2#*\{}
+  [[ $1 != requeued ]] || again=true
   printf -v now '%(%Y-%m-%dT%H:%M:%S%z)T' -1
-  [[ ! -s $marker ]] || saved=$(json "$CHECKPOINT_DIR/global_step_$(<"$marker")")
+  [[ ! -s $marker || ! $(tr -d '\0' <"$marker") =~ ^[0-9]+$ ]] || saved=$(json "$CHECKPOINT_DIR/global_step_$(<"$marker")")
   printf '{"state": "%s", %s, "started": "%s", "ended": "%s", "attempt": %d, "steps_done": null, "last_checkpoint": %s, "hf_model": null,\n"requeue": %s, "requeue_why": "%s"}\n' \
-    "$state" "${fields%\}*}" "$STARTED" "$now" "$ATTEMPT" "$saved" "$again" "the head node could not decide" >"$RUN_DIR/.verdict.json.$$"
+    "$1" "${fields%\}*}" "$STARTED" "$now" "$ATTEMPT" "$saved" "$again" "the head node could not decide" >"$RUN_DIR/.verdict.json.$$"
   mv -T -- "$RUN_DIR/.verdict.json.$$" "$RUN_DIR/verdict.json"
 }
 said_by_srun() { # the last line of srun in the job's output about a node that it lost, in this attempt
@@ -52,7 +53,7 @@ said_by_srun() { # the last line of srun in the job's output about a node that i
   tac -- "$output" | sed '/^run directory: /q' | grep -aoE '^srun: error: .*(failed on node|[Nn]ode failure on) .*' | sed -n '1s/^srun: error: //p'
 }
 leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
-  local code=$1 again=false note text="" cause="the supervisor of the head node ended without a verdict (exit code $1)" said
+  local code=$1 state=failed note text="" cause="the supervisor of the head node ended without a verdict (exit code $1)" said
   for note in "$RUN_DIR"/failed-*.json; do # what nodes could still say; a cancelled one says nothing of the cause
     [[ ! -e $note || -n $text ]] || text=$(grep -q '"exit_code": 143' "$note" || cat "$note")
   done
@@ -62,17 +63,20 @@ leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
     text=$(SLURMD_NODENAME=${BASH_REMATCH[2]} failure node node-lost "$said" "look at the node's state (sinfo); submit again" "$code")
   elif [[ -n $text ]]; then
     [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
+  elif [[ $CANCELLED == true ]]; then
+    state=cancelled code=143 cause="cancelled, and killed before the head node could say more"
+    text=$(failure job cancelled "$cause" "submit again: the job goes on from its last checkpoint" "$code")
   else
     ((code > 0 && code < 128)) || code=28
     text=$(failure head unrecognised "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
   fi
   echo "$NAME: ${said:-$cause}" >&2
-  leave_verdict "$text" "$again"
+  leave_verdict "$state" "$text"
   return "$code"
 }
 die() { # KIND CAUSE WHAT_TO_DO: before a node has started anything
   echo "$NAME: $2; $3" >&2
-  [[ ! -d $RUN_DIR ]] || leave_verdict "$(failure setup "$1" "$2" "$3" 20)"
+  [[ ! -d $RUN_DIR ]] || leave_verdict failed "$(failure setup "$1" "$2" "$3" 20)"
   exit 20
 }
 make_run_dir() {
@@ -272,7 +276,9 @@ SRUN=
 exec {QUIET}<> <(:) # nothing ever comes out of it: a way to wait
 to_srun() { [[ -z $SRUN ]] || kill -s "$1" "$SRUN" 2>/dev/null || true; }
 # srun answers TERM and HUP by killing its tasks, one INT by showing them; launch/node.py ends the job for any signal.
-trap 'to_srun USR1' TERM INT HUP USR1
+CANCELLED=false
+trap 'CANCELLED=true; to_srun USR1' TERM INT HUP
+trap 'to_srun USR1' USR1
 trap 'to_srun USR2' USR2
 "${SUPERVISE[@]}" &
 SRUN=$!
