@@ -55,3 +55,11 @@ def test_what_cannot_be_bound_is_an_error(tmp_path: Path):
     project.mkdir()
     found = check_job(load_job("grpo"), project, rehearse=False, sample_data=False)
     assert "bind-path" in {finding.id for finding in found}
+
+
+def test_the_folder_of_the_staged_image_is_seen_inside(tmp_path: Path):
+    """launch/node.py removes the copy from inside."""
+    for stage, bound in (("true", ["/local disk"]), ("false", [])):
+        job = load_job("grpo", None, [f"container={{stage: {stage}, stage_dir: /local disk}}"])
+        binds = bind_mounts(job, tmp_path, rehearse=False, sample_data=False)
+        assert [bind for bind in binds if bind.startswith("/local")] == bound

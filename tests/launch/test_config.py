@@ -54,7 +54,9 @@ def test_memory_sizes(text: str, value: str):
         "cluster.mem=lots", "cluster.mem=1.5G", "cluster.partition='a b'", "cluster.account='x#y'",
         "cluster.qos=\"a'b\"", "cluster.gpu='h 200'", "cluster.partition='a\\n'", "rehearsal.time=banana",
         "container.binds=['/a:b']", "container.binds=['/a:/b:zz']", "container.binds=['/a,/b']",
-        "container.binds=['a']",
+        "container.binds=['a']", "container.stage_dir=tmp", "container.stage_dir=/a:b",
+        "container.stage_dir='/a,b'", "reward.placement=tail", "reward.unresponsive_s=0",
+        "checkpoint.before_end_s=-1", "recovery.max_restarts=0", "recovery.stalled_s=0",
         "algorithm.kl_loss_type=bogus", "reward.function_name='not an id'", "container.env={'A-B': x}",
     ],
 )  # fmt: skip
@@ -65,6 +67,11 @@ def test_values_that_slurm_or_the_container_cannot_take(assignment: str):
 def test_numbers_are_yaml_1_2():
     job = load_job("grpo", None, ["actor.lr=1e-6", "name=no", "container.env.X='0777'"])
     assert (job.actor.lr, job.name, job.container.env) == (1e-6, "no", {"X": "0777"})
+
+
+def test_a_job_may_be_silent_for_ever_and_keep_no_time_free():
+    job = load_job("grpo", None, ["recovery.stalled_s=null", "checkpoint.before_end_s=0"])
+    assert (job.recovery.stalled_s, job.checkpoint.before_end_s) == (None, 0)
 
 
 @pytest.mark.parametrize("path", ["a\nb", "a\tb", "a\x1bb", ""])
