@@ -21,12 +21,14 @@ from pathlib import Path
 import pytest
 
 from launch.status import summarize
-from launch.supervisor import watch, worker
+from launch.supervisor import node_part, watch, worker
 from launch.supervisor.control import Hub, Link
 from launch.supervisor.devices import DeviceError, one_variable, split_devices, visible_variable
 from launch.supervisor.environment import base_environment, device_environments, with_head
-from launch.supervisor.ports import PortPlan, free_plan, port_plan
-from launch.supervisor.ray_cluster import head_command, worker_command
+from launch.supervisor.parts import Parts
+from launch.supervisor.ports import free_plan, port_plan
+from launch.supervisor.ray_cluster import head_command, worker_arguments
+from launch.supervisor.ray_head import RayHead
 from launch.supervisor.settings import Settings, read_settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, note_failure, write_verdict
 from launch.supervisor.watch import Watch
@@ -78,7 +80,7 @@ def test_a02_the_driver_has_the_address_of_the_jobs_ray():
 
 def test_a03_ray_gets_the_jobs_cpus_and_verl_is_not_asked():
     """A03: a number for `ray start`; ray_init.num_cpus beside an existing Ray is an error of Ray."""
-    for command in (head_command(node(0), port_plan(77)), worker_command(node(1), port_plan(77), "h:1")):
+    for command in (head_command(node(0), port_plan(77)), worker_arguments(node(1), port_plan(77), "h:1")):
         assert value(command, "--num-cpus") == "9"
     for file in RECORDED:
         assert "ray_init.num_cpus" not in file.read_text()
@@ -104,7 +106,7 @@ def test_a04_every_port_of_ray_is_said():
         "node-manager-port", "object-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port",
         "metrics-export-port", "runtime-env-agent-port", "min-worker-port", "max-worker-port",
     )  # fmt: skip
-    head, other = (head_command(node(0), port_plan(77)), worker_command(node(1), port_plan(77), "h:1"))
+    head, other = (head_command(node(0), port_plan(77)), worker_arguments(node(1), port_plan(77), "h:1"))
     for command in (head, other):
         numbers = [value(command, f"--{option}") for option in options]
         assert len(set(numbers)) == len(numbers)
@@ -114,12 +116,12 @@ def test_a04_every_port_of_ray_is_said():
 def test_a10_one_address_on_every_node_and_one_interface():
     """A10: the head and each worker say the address that the others know."""
     assert value(head_command(node(0), port_plan(77)), "--node-ip-address") == "10.0.0.5"
-    assert value(worker_command(node(1, "10.0.0.6"), port_plan(77), "h:1"), "--node-ip-address") == "10.0.0.6"
+    assert value(worker_arguments(node(1, "10.0.0.6"), port_plan(77), "h:1"), "--node-ip-address") == "10.0.0.6"
 
 
 def test_a14_a36_ray_start_in_the_foreground():
     """A14: no symmetric-run, whose workers time out; A36: --block, so that the step has a foreground process."""
-    for command in (head_command(node(0), port_plan(77)), worker_command(node(1), port_plan(77), "h:1")):
+    for command in (head_command(node(0), port_plan(77)), worker_arguments(node(1), port_plan(77), "h:1")):
         assert "start" in command
         assert "--block" in command
         assert "symmetric-run" not in command
@@ -197,36 +199,40 @@ def test_c14_the_reward_servers_address_is_the_heads():
 
 
 class Part:
-    """Stands for the Ray worker of a node, which runs."""
+    """Stands for the Ray worker of a node, which has imported Ray and waits for its arguments."""
+
+    name = "ray worker"
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.told: list[dict] = []
 
     def poll(self) -> None:
         return None
 
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The addresses that each start of a Ray worker knew."""
-    calls: list[list[str]] = []
-
-    def start(_settings: Settings, _address: str, _ports: PortPlan, told: dict[str, list[str]]) -> Part:
-        calls.append(told["addresses"])
-        return Part()
-
-    monkeypatch.setattr(worker, "_start_ray", start)
-    return calls
+    def tell(self, line: str) -> None:
+        self.told.append(json.loads(line))
 
 
-def test_a23_a_node_starts_ray_when_it_knows_all_addresses(started: list[list[str]]):
-    waiting = worker._Node(node(1), "10.0.0.5", port_plan(77), lambda: None)
+def test_a23_a_node_starts_ray_when_it_knows_all_addresses(monkeypatch: pytest.MonkeyPatch):
+    part = Part()
+    monkeypatch.setattr(node_part, "Component", lambda *_, **__: part)
+    monkeypatch.setattr(node_part, "make_caches", lambda _: None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    waiting = node_part.NodePart(node(1), "10.0.0.5", port_plan(77), lambda: None)
     waiting.turn([])
     assert waiting.failure() is None
-    assert started == []
+    assert part.told == []
+    everybody = ["10.0.0.5", "10.0.0.6", "10.0.0.7"]
     for _ in range(2):
-        waiting.turn([{"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6", "10.0.0.7"]}])
-    assert started == [["10.0.0.5", "10.0.0.6", "10.0.0.7"]]
+        waiting.turn([{"type": "nodes", "addresses": everybody, "gcs_port": 9, "reward_url": "http://r"}])
+    (told,) = part.told
+    assert "--address=10.0.0.5:9" in told["arguments"]
+    for name in ("no_proxy", "NO_PROXY"):
+        assert set(everybody) <= set(told["env"][name].split(","))
     assert waiting.failure() is None
 
 
+RAY = {"gcs_port": port_plan(77).gcs, "reward_url": "http://r"}
 Told = list[dict[str, object]]
 
 
@@ -237,7 +243,9 @@ def told_when(tmp_path: Path, *, joined: int, ray_is_up: bool) -> list[Told]:
     token = "t" * 64
     hub = Hub("127.0.0.1", free_plan(4545).control, token)
     port = hub._listener.getsockname()[1]
-    head = Watch(settings, hub, lambda: None)
+    ray = RayHead(settings, port_plan(77), Parts(settings))
+    ray.env = {"REWARD_SERVER_URL": "http://r"}
+    head = Watch(settings, hub, Parts(settings), ray, lambda: None)
     links = []
     for rank in range(1, joined + 1):
         hello = {"rank": rank, "node": f"n{rank}", "address": f"10.0.0.{5 + rank}", "token": token}
@@ -245,8 +253,7 @@ def told_when(tmp_path: Path, *, joined: int, ray_is_up: bool) -> list[Told]:
         until = time.monotonic() + 5
         while len(hub.nodes) < rank and time.monotonic() < until:
             head.turn()
-    if ray_is_up:
-        head.ray_is_up({"gcs_port": 1})
+    ray.up = ray_is_up
     for _ in range(2):
         head.turn()
     told = [[message for _ in range(5) for message in link.poll(0.1)] for link in links]
@@ -257,7 +264,7 @@ def told_when(tmp_path: Path, *, joined: int, ray_is_up: bool) -> list[Told]:
 
 
 def test_a23_the_head_tells_all_addresses_once_all_are_there_and_ray_is_up(tmp_path: Path):
-    everybody = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6", "10.0.0.7"], "gcs_port": 1}
+    everybody = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6", "10.0.0.7"], **RAY}
     assert told_when(tmp_path, joined=2, ray_is_up=False) == [[], []]
     assert told_when(tmp_path, joined=1, ray_is_up=True) == [[]]
     assert told_when(tmp_path, joined=2, ray_is_up=True) == [[everybody], [everybody]]
@@ -265,7 +272,7 @@ def test_a23_the_head_tells_all_addresses_once_all_are_there_and_ray_is_up(tmp_p
 
 def test_a23_a_node_that_never_comes_does_not_hold_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(watch, "_ADDRESSES_S", -1.0)
-    there = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6"], "gcs_port": 1}
+    there = {"type": "nodes", "addresses": ["10.0.0.5", "10.0.0.6"], **RAY}
     assert told_when(tmp_path, joined=1, ray_is_up=True) == [[there]]
 
 
