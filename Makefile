@@ -38,11 +38,11 @@ demo: setup  ## the GRPO job on this machine: prepare, render, train on CPU, mer
 	bash run_grpo.sh; \
 	python -m launch.status
 
-# In two parts: quick tests side by side, then those that use both cores. 5 is pytest's "no tests": PYTEST_ARGS chose of one
-# part only. With both cores in use a training, or Ray, would miss its deadlines.
+# In two parts: quick tests side by side, a file at a time, then those that use both cores. 5 is pytest's "no tests":
+# PYTEST_ARGS chose of one part only.
 test: setup env-061 env-vllm system-packages lint  ## every test: lint, unit, engine (verl on CPU), cluster (Slurm + Apptainer)
 	@quick=0 long=0; \
-	.venv/bin/python -m pytest --dist loadfile -n 2 $(PYTEST_ARGS) --part quick || quick=$$?; \
+	.venv/bin/python -m pytest -n 2 $(PYTEST_ARGS) --part quick --dist loadfile || quick=$$?; \
 	.venv/bin/python -m pytest $(PYTEST_ARGS) --part long -n 0 || long=$$?; \
 	if [[ $$quick == 5 ]]; then exit $$long; fi; if [[ $$long == 5 ]]; then exit $$quick; fi; \
 	exit $$((quick > long ? quick : long))

@@ -121,6 +121,7 @@ def test_requeued_by_hand(cluster: Cluster) -> None:
     assert _steps(run, 1)[0] in (6, 11), "from the last checkpoint"
 
 
+@pytest.mark.slow
 def test_no_requeue_without_a_new_step(cluster: Cluster) -> None:
     """An attempt that comes no further than the one before is the last."""
     settings = ("recovery.requeue=true", "recovery.stalled_s=3")
