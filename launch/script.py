@@ -241,6 +241,8 @@ def render_script(request: RenderRequest) -> str:
             ray_cpus=_ray_cpus(request),
             node_options=_node_options(request),
             stage=job.container.stage,
+            # The container program splits a bind at these.
+            bind_image=not set(str(request.project / job.container.image)) & set(":,"),
             resume=_resumes(job),
             data_files=[] if request.sample_data else _data_files(request),
             job_lines=_job_lines(job),

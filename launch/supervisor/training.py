@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Optional
 
 from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.parts import failure_of
@@ -11,7 +11,7 @@ from launch.supervisor.settings import Settings
 from launch.supervisor.stalls import StallWatch, dump_stacks
 from launch.supervisor.training_log import latest_checkpoint, parse_steps, read_steps
 from launch.supervisor.verdict import EXIT_CODES, Evidence, Failure, JobFailed, find_evidence
-from launch.supervisor.wall_time import out_of_time
+from launch.supervisor.wall_time import in_last_minutes, out_of_time
 from launch.supervisor.watch import Watch, out_of_time_failure, say
 
 STOP_S = 3.0
@@ -58,16 +58,19 @@ class _Clock:
         self._settings = settings
         self._started = time.time()
         self._looked = 0.0
+        self._saved_at: Optional[float] = None
 
     def is_out(self) -> bool:
         if time.monotonic() - self._looked < _LOOK_S:
             return False
         self._looked = time.monotonic()
         marker = self._settings.checkpoint_dir / "latest_checkpointed_iteration.txt"
-        saved_at = marker.stat().st_mtime if marker.exists() else None
-        if saved_at is not None and saved_at < self._started:
-            saved_at = None  # of an earlier attempt
-        return out_of_time(self._settings, time.time(), saved_at)
+        if self._saved_at is None and marker.exists():
+            saved_at = marker.stat().st_mtime
+            # One of an earlier attempt, or of the middle of this one, is no sign that verl has done what it can.
+            if saved_at >= self._started and in_last_minutes(self._settings, saved_at):
+                self._saved_at = saved_at
+        return out_of_time(self._settings, time.time(), self._saved_at)
 
 
 def steps_done(log: Path) -> int:

@@ -2,6 +2,7 @@
 ones do, and write down what they got."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -153,3 +154,15 @@ def host_environment() -> dict[str, str]:
         ),
         "/host",
     )  # fmt: skip
+
+
+BATCH = Path(__file__).resolve().parents[2] / "launch" / "batch.sh"
+
+
+def with_batch(text: str, old: str, new: str) -> str:
+    """A script with the functions of launch/batch.sh in it, and one text of these changed."""
+    source = re.search(r'^source "\$TOOLKIT/launch/batch.sh".*$', text, re.MULTILINE)
+    batch = BATCH.read_text()
+    assert source is not None
+    assert batch.count(old) == 1
+    return text.replace(source.group(), batch.replace(old, new))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from launch.supervisor import limits, nodelist
 from launch.supervisor.environment import base_environment, make_caches, slurm_hosts, with_direct, with_head
 from launch.supervisor.ports import port_plan
-from launch.supervisor.ray_cluster import head_command, worker_command
+from launch.supervisor.ray_cluster import head_command, worker_arguments
 from launch.supervisor.settings import Settings, read_settings
 
 GIB = 2**30
@@ -165,7 +165,7 @@ def test_a30_memory_comes_from_slurm_or_the_cgroup(
 def test_a30_ray_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "1024")
     settings, ports = here(SLURM_JOB_ID="7", SLURM_PROCID="0", SLURM_NTASKS="1"), port_plan(7)
-    for command in (head_command(settings, ports), worker_command(settings, ports, "h:1")):
+    for command in (head_command(settings, ports), worker_arguments(settings, ports, "h:1")):
         (size,) = (int(word.partition("=")[2]) for word in command if word.startswith("--object-store-memory="))
         assert size <= 0.3 * GIB
     fixed = head_command(here("--object-store", "100000000"), ports)

@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from slurm_stubs import Node, commands, named_options
+from slurm_stubs import Node, commands, named_options, with_batch
 
 from launch.checks.text import check_text
 from launch.config import JobError, load_job
@@ -111,7 +111,7 @@ class Script:
         init = self.root / "modules.sh"
         init.write_text(MODULES)
         file = self.root / "job.sh"
-        file.write_text(text.replace("/etc/profile.d/modules.sh ", f"{init} "))
+        file.write_text(with_batch(text, "/etc/profile.d/modules.sh ", f"{init} "))
         self.done = Node(self.root / "node").sbatch(file, cwd=self.project / "cwd")
         assert self.done.code == 0, self.done.err
         (self.container,) = self.done.containers
@@ -132,6 +132,8 @@ class Script:
         pwd, *_ = self.container["options"][1:]
         assert pwd == ["--pwd", str(project)]
         bound = [words[1] for words in self.container["options"] if words[0] == "--bind"]
+        image = self.container["image"]
+        bound = [bind for bind in bound if bind != f"{image}:{image}:ro"]
         assert bound[0] == str(project)
         assert bound[len(bound) - len(self.binds) :] == self.binds
         if "container.env_file" in texts:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from slurm_stubs import Node, Outcome, host_environment
+from slurm_stubs import Node, Outcome, host_environment, with_batch
 
 from launch import render
 from launch.config import load_job
@@ -342,9 +342,8 @@ def test_b15_modules_in_a_shell_that_is_no_login_shell(tmp_path: Path, module: s
     init = tmp_path / "modules.sh"
     init.write_text(f"echo $UNSET_OF_LMOD\n{MODULE_INIT}")  # lmod reads variables that are not set
     text = rendered(tmp_path, f"cluster.modules=['{module}']")
-    assert text.count("/etc/profile.d/modules.sh ") == 1
     script = tmp_path / "run.sh"
-    script.write_text(text.replace("/etc/profile.d/modules.sh ", f"{init} "))
+    script.write_text(with_batch(text, "/etc/profile.d/modules.sh ", f"{init} "))
     done = Node(tmp_path / "node").sbatch(script)
     assert done.code == code
     if code:
@@ -356,7 +355,8 @@ def test_b15_modules_in_a_shell_that_is_no_login_shell(tmp_path: Path, module: s
 def test_b15_no_module_command_is_named(tmp_path: Path):
     text = rendered(tmp_path, "cluster.modules=[x]")
     script = tmp_path / "run.sh"
-    script.write_text(re.sub(r"for init in .*; do", "for init in /nonexistent; do", text))
+    inits = "/etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash"
+    script.write_text(with_batch(text, inits, "/nonexistent"))
     done = Node(tmp_path / "node").sbatch(script)
     assert done.code == 20
     assert "no 'module' command" in done.err

@@ -18,7 +18,6 @@ PROJECT=/project # relative paths of the job start here
 TOOLKIT=/toolkit
 IMAGE=/project/images/verl-cpu.sif
 OUTPUT=/project/outputs/qwen3-4b-grpo-megatron
-ATTEMPT=${SLURM_RESTART_COUNT:-0}
 if [[ -n ${SLURM_JOB_ID:-} ]]; then
   RUN_DIR=$OUTPUT/run-$SLURM_JOB_ID # logs, verdict, models of this run
 else
@@ -26,125 +25,38 @@ else
 fi
 CHECKPOINT_DIR=$RUN_DIR/checkpoints
 POLICY=$RUN_DIR/rehearsal/policy
+# shellcheck disable=SC2034 # for batch.sh
+NODES=1 ATTEMPT=${SLURM_RESTART_COUNT:-0} MAX_RESTARTS=0
+STAGED=
 
-# ---- the run directory, and what is left in it when no head node lives to do it
-json() { # TEXT as a JSON string
-  local text=${1//[[:cntrl:]]/ }
-  text=${text//\\/\\\\}
-  printf '"%s"' "${text//\"/\\\"}"
-}
-failure() { # COMPONENT KIND CAUSE WHAT_TO_DO EXIT_CODE: the first failure, on this node, as JSON
-  printf '{"component": "%s", "node": %s, "kind": "%s", "cause": %s, "what_to_do": %s, "exit_code": %d, "evidence": null}\n' \
-    "$1" "$(json "${SLURMD_NODENAME:-$(hostname)}")" "$2" "$(json "$3")" "$(json "$4")" "$5"
-}
-leave_verdict() { # STATE FAILURE
-  local now again=false saved=null marker=$CHECKPOINT_DIR/latest_checkpointed_iteration.txt fields=${2#*\{}
-  [[ $1 != requeued ]] || again=true
-  printf -v now '%(%Y-%m-%dT%H:%M:%S%z)T' -1
-  [[ ! -s $marker || ! $(tr -d '\0' <"$marker") =~ ^[0-9]+$ ]] || saved=$(json "$CHECKPOINT_DIR/global_step_$(<"$marker")")
-  printf '{"state": "%s", %s, "started": "%s", "ended": "%s", "attempt": %d, "steps_done": null, "last_checkpoint": %s, "hf_model": null,\n"requeue": %s, "requeue_why": "%s"}\n' \
-    "$1" "${fields%\}*}" "$STARTED" "$now" "$ATTEMPT" "$saved" "$again" "the head node could not decide" >"$RUN_DIR/.verdict.json.$$"
-  mv -T -- "$RUN_DIR/.verdict.json.$$" "$RUN_DIR/verdict.json"
-}
-said_by_srun() { # the last line of srun in the job's output about a node that it lost, in this attempt
-  local output
-  output=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *Std\(Err\|Out\)=\(.\)/\2/p' | head -n 1)
-  [[ -r $output ]] || return 0
-  tac -- "$output" | sed '/^run directory: /q' | grep -aoE '^srun: error: .*(failed on node|[Nn]ode failure on) .*' | sed -n '1s/^srun: error: //p'
-}
-leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
-  local code=$1 state=failed note text="" cause="the supervisor of the head node ended without a verdict (exit code $1)" said
-  for note in "$RUN_DIR"/failed-*.json; do # what nodes could still say; a cancelled one says nothing of the cause
-    [[ ! -e $note || -n $text ]] || text=$(grep -q '"exit_code": 143' "$note" || cat "$note")
-  done
-  said=$(said_by_srun || true)
-  if [[ $said =~ (on\ node|[Ff]ailure\ on)\ ([^ :]+) ]]; then # srun then kills the others at once
-    code=24
-    text=$(SLURMD_NODENAME=${BASH_REMATCH[2]} failure node node-lost "$said" "look at the node's state (sinfo); submit again" "$code")
-  elif [[ -n $text ]]; then
-    [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
-  elif [[ $CANCELLED == true ]]; then
-    state=cancelled code=143 cause="cancelled, and killed before the head node could say more"
-    text=$(failure job cancelled "$cause" "submit again: the job goes on from its last checkpoint" "$code")
-  else
-    ((code > 0 && code < 128)) || code=28
-    text=$(failure head unrecognised "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
-  fi
-  echo "$NAME: ${said:-$cause}" >&2
-  leave_verdict "$state" "$text"
-  return "$code"
-}
-die() { # KIND CAUSE WHAT_TO_DO: before a node has started anything
-  echo "$NAME: $2; $3" >&2
-  [[ ! -d $RUN_DIR ]] || leave_verdict failed "$(failure setup "$1" "$2" "$3" 20)"
+[[ -r $TOOLKIT/launch/batch.sh ]] || {
+  echo "$NAME: no toolkit in $TOOLKIT on $(hostname); render again where the nodes see it" >&2
   exit 20
 }
-make_run_dir() {
-  if [[ -e $RUN_DIR && -n ${SLURM_JOB_ID:-} && $ATTEMPT == 0 ]]; then
-    mv -T -- "$RUN_DIR" "$RUN_DIR.before-$(date +%Y%m%d-%H%M%S)" # of an earlier run: job ids come again
-  fi
-  mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die setup "cannot write to $RUN_DIR" "correct checkpoint.dir"
-  rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/.over-* # of an earlier attempt
-  if [[ -e $RUN_DIR/verdict.json ]]; then
-    [[ $(<"$RUN_DIR/verdict.json") =~ \"attempt\":\ *([0-9]+) ]] || true
-    mv -T -- "$RUN_DIR/verdict.json" "$RUN_DIR/verdict.${BASH_REMATCH[1]:-0}.json"
-  fi
-  sed -n 's/^#: //p' "$0" >"$RUN_DIR/job.json" || rm -f "$RUN_DIR/job.json" # from the end of this script
-  echo "run directory: $RUN_DIR"
-}
-printf -v STARTED '%(%Y-%m-%dT%H:%M:%S%z)T' -1
+# shellcheck source=/dev/null
+source "$TOOLKIT/launch/batch.sh" # what the script calls: make_run_dir, load_modules, on_node, run_in_slurm
 
 # ---- the container on a cluster, this machine's Python without one
 if [[ -n ${SLURM_JOB_ID:-} ]]; then
   make_run_dir
-  for init in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash; do
-    # shellcheck disable=SC1090
-    type module >/dev/null 2>&1 || { [[ -r $init ]] && set +u && source "$init" && set -u; } || true
-  done
-  type module >/dev/null 2>&1 || die setup "no 'module' command on $(hostname)" "correct cluster.modules"
-  set +u
-  module load singularitypro || die setup 'module load singularitypro failed' "correct cluster.modules"
-  set -u
+  load_modules singularitypro
   [[ -r $IMAGE ]] || die missing-path "image $IMAGE is not readable on $(hostname)" "correct rehearsal.image"
   RUNTIME=$(command -v apptainer || command -v singularity) || die setup "no apptainer or singularity on $(hostname)" "name a module in cluster.modules"
   # The host's Python stays out of the container, and srun compares the others with its own options.
   unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV LD_LIBRARY_PATH LD_PRELOAD "${!CONDA_@}" \
     BASH_ENV SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK
-  # shellcheck disable=SC2317 # srun runs it
-  give_up() { # RUN_DIR KIND CAUSE WHAT_TO_DO: this node cannot begin
-    local node=${SLURMD_NODENAME:-$(hostname)}
-    echo "$node: $3; $4" >&2
-    failure setup "$2" "$3" "$4" 20 >"$1/.failed-$node"
-    mv -T -- "$1/.failed-$node" "$1/failed-$node.json"
-    exit 20
-  }
-  # shellcheck disable=SC2317 # srun runs it
-  on_node() { # RUN_DIR PATH... -- COMMAND...: the container program would not say which node lacks a path
-    local run_dir=$1
-    while shift && [[ $1 != -- ]]; do
-      [[ -e $1 ]] || give_up "$run_dir" missing-path "no $1 on this node" "have it mounted, or correct the job"
-    done
-    shift
-    exec "$@"
-  }
   PYTHON=python3
   START=(srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=2 --kill-on-bad-exit=1 --wait=0 --export=ALL --mpi=none
-    bash -c "$(declare -f json failure give_up on_node); on_node \"\$@\"" on_node "$RUN_DIR" "$IMAGE" /project /toolkit --
+    bash -c "$(declare -f json failure give_up on_node); on_node \"\$@\"" on_node "$RUN_DIR" "$STAGED" "" "$IMAGE" /project /toolkit --
     "$RUNTIME" exec --pwd "$PROJECT"
     --bind /project
     --bind /toolkit
+    --bind "$IMAGE:$IMAGE:ro" # for its hash
     "$IMAGE")
   PREFIX=$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_ # over the image's own values, and only in there
   IN_SLURM=(--image "$IMAGE" --note slurm="$(srun --version)" --note runtime="$("$RUNTIME" --version)")
-  ends_at() { # of the allocation, in Unix seconds; older Slurms do not tell it in the environment
-    local text
-    text=" $(scontrol show job "$SLURM_JOB_ID" 2>/dev/null)"
-    [[ $text == *" EndTime="* ]] || return
-    text=${text##* EndTime=}
-    date +%s -d "${text%%[[:space:]]*}" 2>/dev/null
-  }
-  ENDS_AT=${SLURM_JOB_END_TIME:-$(ends_at || true)}
-  [[ ! $ENDS_AT =~ ^[0-9]+$ ]] || IN_SLURM+=(--ends-at "$ENDS_AT")
+  ENDS_AT=$(ends_at) || true
+  [[ -z $ENDS_AT ]] || IN_SLURM+=(--ends-at "$ENDS_AT")
 else
   PYTHON=${LAUNCH_PYTHON:-/venv/bin/python}
   "$PYTHON" -sc 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, ("ray", "verl"))))' ||
@@ -270,43 +182,7 @@ SUPERVISE=(env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/l
   ::merge "${MERGE[@]}"
   ::trainer "${TRAINER[@]}")
 [[ -n ${SLURM_JOB_ID:-} ]] || exec "${SUPERVISE[@]}"
-
-# ---- wait for srun, pass signals on, and see how it ended
-SRUN=
-exec {QUIET}<> <(:) # nothing ever comes out of it: a way to wait
-to_srun() { [[ -z $SRUN ]] || kill -s "$1" "$SRUN" 2>/dev/null || true; }
-# srun answers TERM and HUP by killing its tasks, one INT by showing them; launch/node.py ends the job for any signal.
-CANCELLED=false
-trap 'CANCELLED=true; to_srun USR1' TERM INT HUP
-trap 'to_srun USR1' USR1
-trap 'to_srun USR2' USR2
-"${SUPERVISE[@]}" &
-SRUN=$!
-OVER=$RUN_DIR/.over-$ATTEMPT # the last word of the head node: the job's exit code
-is_over() { [[ -s $OVER && $(<"$OVER") =~ ^[0-9]{1,3}$ ]]; }
-since=
-while kill -0 "$SRUN" 2>/dev/null; do
-  read -rt 0.5 -u "$QUIET" || true
-  is_over || continue
-  : "${since:=$SECONDS}" # srun still waits for a node that is gone
-  ((SECONDS - since < 5)) || to_srun TERM
-  ((SECONDS - since < 7)) || to_srun KILL
-done
-code=0
-wait "$SRUN" || code=$?
-if is_over; then
-  code=$(<"$OVER") # srun has the highest code of all nodes
-else
-  # What the supervisor of this node would have removed.
-  rm -f -- "$RUN_DIR"/{ray,reward}_token "$RUN_DIR"/rendezvous-*.json
-  rm -rf -- "/tmp/rl-$UID-$SLURM_JOB_ID"
-  if [[ -e $RUN_DIR/verdict.json ]]; then
-    [[ ! $(<"$RUN_DIR/verdict.json") =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
-  else
-    leave_verdict_without_head "$code" || code=$?
-  fi
-fi
-exit "$code"
+run_in_slurm "${SUPERVISE[@]}"
 
 # ---- the job with all its values, for RUN_DIR/job.json
 #: {

@@ -1,0 +1,212 @@
+# What a job's script does beside its one srun: the run directory, the container on each node, the wait for srun, and the
+# verdict when no head node lives to write one. Sourced by the script, bash 4.4 and later, with its settings: NAME RUN_DIR
+# CHECKPOINT_DIR ATTEMPT NODES MAX_RESTARTS IMAGE, and STAGED (empty: the image is used where it is).
+# shellcheck shell=bash disable=SC2153
+printf -v STARTED '%(%Y-%m-%dT%H:%M:%S%z)T' -1
+
+# ---- failures and verdicts
+
+json() { # TEXT as a JSON string
+  local text=${1//[[:cntrl:]]/ }
+  text=${text//\\/\\\\}
+  printf '"%s"' "${text//\"/\\\"}"
+}
+
+failure() { # COMPONENT KIND CAUSE WHAT_TO_DO EXIT_CODE: the first failure, on this node, as JSON
+  printf '{"component": "%s", "node": %s, "kind": "%s", "cause": %s, "what_to_do": %s, "exit_code": %d, "evidence": null}\n' \
+    "$1" "$(json "${SLURMD_NODENAME:-$(hostname)}")" "$2" "$(json "$3")" "$(json "$4")" "$5"
+}
+
+leave_verdict() { # STATE FAILURE
+  local now again=false saved=null marker=$CHECKPOINT_DIR/latest_checkpointed_iteration.txt fields=${2#*\{}
+  [[ $1 != requeued ]] || again=true
+  printf -v now '%(%Y-%m-%dT%H:%M:%S%z)T' -1
+  [[ ! -s $marker || ! $(tr -d '\0' <"$marker") =~ ^[0-9]+$ ]] || saved=$(json "$CHECKPOINT_DIR/global_step_$(<"$marker")")
+  printf '{"state": "%s", %s, "started": "%s", "ended": "%s", "attempt": %d, "steps_done": null, "last_checkpoint": %s, "hf_model": null,\n"requeue": %s, "requeue_why": "%s"}\n' \
+    "$1" "${fields%\}*}" "$STARTED" "$now" "$ATTEMPT" "$saved" "$again" "the head node could not decide" >"$RUN_DIR/.verdict.json.$$"
+  mv -T -- "$RUN_DIR/.verdict.json.$$" "$RUN_DIR/verdict.json"
+}
+
+die() { # KIND CAUSE WHAT_TO_DO: before a node has started anything
+  echo "$NAME: $2; $3" >&2
+  [[ ! -d $RUN_DIR ]] || leave_verdict failed "$(failure setup "$1" "$2" "$3" 20)"
+  exit 20
+}
+
+said_by_srun() { # the last line of srun in the job's output about a node that it lost, in this attempt
+  local output
+  output=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *Std\(Err\|Out\)=\(.\)/\2/p' | head -n 1)
+  [[ -r $output ]] || return 0
+  tac -- "$output" | sed '/^run directory: /q' | grep -aoE '^srun: error: .*(failed on node|[Nn]ode failure on) .*' | sed -n '1s/^srun: error: //p'
+}
+
+leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
+  local code=$1 state=failed note text="" cause="the supervisor of the head node ended without a verdict (exit code $1)" said
+  for note in "$RUN_DIR"/failed-*.json; do # what nodes could still say; a cancelled one says nothing of the cause
+    [[ ! -e $note || -n $text ]] || text=$(grep -q '"exit_code": 143' "$note" || cat "$note")
+  done
+  said=$(said_by_srun || true)
+  if [[ $said =~ (on\ node|[Ff]ailure\ on)\ ([^ :]+) ]]; then # srun then kills the others at once
+    code=24
+    ((ATTEMPT >= MAX_RESTARTS)) || state=requeued
+    text=$(SLURMD_NODENAME=${BASH_REMATCH[2]} failure node node-lost "$said" "look at the node's state (sinfo); submit again" "$code")
+  elif [[ -n $text ]]; then
+    [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
+  elif [[ $CANCELLED == true ]]; then
+    state=cancelled code=143 cause="cancelled, and killed before the head node could say more"
+    text=$(failure job cancelled "$cause" "submit again: the job goes on from its last checkpoint" "$code")
+  else
+    ((code > 0 && code < 128)) || code=28
+    text=$(failure head unrecognised "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
+  fi
+  echo "$NAME: ${said:-$cause}" >&2
+  leave_verdict "$state" "$text"
+  return "$code"
+}
+
+# ---- before srun
+
+make_run_dir() {
+  if [[ -e $RUN_DIR && -n ${SLURM_JOB_ID:-} && $ATTEMPT == 0 ]]; then
+    mv -T -- "$RUN_DIR" "$RUN_DIR.before-$(date +%Y%m%d-%H%M%S)" # of an earlier run: job ids come again
+  fi
+  mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die setup "cannot write to $RUN_DIR" "correct checkpoint.dir"
+  rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/.over-* # of an earlier attempt
+  if [[ -e $RUN_DIR/verdict.json ]]; then
+    [[ $(<"$RUN_DIR/verdict.json") =~ \"attempt\":\ *([0-9]+) ]] || true
+    mv -T -- "$RUN_DIR/verdict.json" "$RUN_DIR/verdict.${BASH_REMATCH[1]:-0}.json"
+  fi
+  sed -n 's/^#: //p' "$0" >"$RUN_DIR/job.json" || rm -f "$RUN_DIR/job.json" # from the end of the script
+  echo "run directory: $RUN_DIR"
+  # Slurm itself starts a job again when its first node fails, and does not count.
+  ((MAX_RESTARTS == 0 || ATTEMPT <= MAX_RESTARTS)) ||
+    die setup "started again $ATTEMPT times" "look at the earlier verdicts; recovery.max_restarts is $MAX_RESTARTS"
+}
+
+load_modules() { # MODULE...
+  local init module
+  for init in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash; do
+    # shellcheck disable=SC1090
+    type module >/dev/null 2>&1 || { [[ -r $init ]] && set +u && source "$init" && set -u; } || true
+  done
+  type module >/dev/null 2>&1 || die setup "no 'module' command on $(hostname)" "correct cluster.modules"
+  set +u
+  for module; do
+    module load "$module" || die setup "module load $module failed" "correct cluster.modules"
+  done
+  set -u
+}
+
+ends_at() { # end of the allocation in Unix seconds; older Slurms do not tell it in the environment
+  local text=${SLURM_JOB_END_TIME:-}
+  if [[ -z $text ]]; then
+    text=" $(scontrol show job "$SLURM_JOB_ID" 2>/dev/null)"
+    [[ $text == *" EndTime="* ]] || return
+    text=${text##* EndTime=}
+    text=$(date +%s -d "${text%%[[:space:]]*}" 2>/dev/null)
+  fi
+  [[ ! $text =~ ^[0-9]+$ ]] || echo "$text"
+}
+
+copy_image() { # to STAGED on each node; sets SUM
+  local folder=${STAGED%/*}
+  case $(stat -f -c %T -- "$folder" 2>/dev/null) in
+    nfs* | lustre | gpfs | fhgfs | ceph | cifs | smb* | panfs | afs)
+      die setup "$folder is on a shared file system" "set container.stage_dir to a folder on the nodes' own disks"
+      ;;
+  esac
+  echo "copying the image to $STAGED on each node"
+  SUM=$(sha256sum <"$IMAGE")
+  SUM=${SUM%% *}
+  sbcast --force -- "$IMAGE" "$STAGED" && return
+  remove_copies
+  die setup "sbcast could not copy $IMAGE ($(stat -L -c %s -- "$IMAGE") bytes) to $folder of each node" \
+    "see the lines of sbcast in the job's output; make room there, or set container.stage_dir or container.stage=false"
+}
+
+remove_copies() { # what launch/node.py on each node does as soon as it runs
+  timeout 60 srun --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 --mpi=none rm -f -- "$STAGED" || true
+}
+
+# ---- on each node, by srun
+
+give_up() { # RUN_DIR KIND CAUSE WHAT_TO_DO: this node cannot begin
+  local node=${SLURMD_NODENAME:-$(hostname)}
+  echo "$node: $3; $4" >&2
+  failure setup "$2" "$3" "$4" 20 >"$1/.failed-$node"
+  mv -T -- "$1/.failed-$node" "$1/failed-$node.json"
+  exit 20
+}
+
+on_node() { # RUN_DIR STAGED SHA256 PATH... -- COMMAND...: the container program would not say which node lacks a path
+  local run_dir=$1 sum=$3 remedy="look at the disk of this node, or set container.stage=false" here
+  staged=$2
+  if [[ -n $staged ]]; then
+    trap 'rm -f -- "$staged"' EXIT # launch/node.py does it as soon as it runs
+    trap : TERM INT HUP USR1 USR2  # for launch/node.py; this waits for its end
+  fi
+  shift 2
+  while shift && [[ $1 != -- ]]; do
+    [[ -e $1 ]] || give_up "$run_dir" missing-path "no $1 on this node" "have it mounted, or correct the job"
+  done
+  shift
+  [[ -n $staged ]] || exec "$@"
+  [[ -f $staged ]] || give_up "$run_dir" setup "no copy $staged of the image on this node" "$remedy"
+  chmod 600 -- "$staged"
+  here=$(sha256sum <"$staged")
+  here=${here%% *}
+  [[ $here == "$sum" ]] || give_up "$run_dir" setup "$staged has the SHA-256 sum $here, the image has $sum" "$remedy"
+  "$@"
+}
+
+# ---- srun, its end, and another start
+
+run_in_slurm() { # COMMAND...: srun and what it runs; exits with the job's code
+  local over=$RUN_DIR/.over-$ATTEMPT since="" code=0 quiet # over: the last word of the head node, the job's exit code
+  SRUN=
+  CANCELLED=false
+  exec {quiet}<> <(:) # nothing ever comes out of it: a way to wait
+  # srun answers TERM and HUP by killing its tasks, one INT by showing them; launch/node.py ends the job for any signal.
+  trap 'CANCELLED=true; to_srun USR1' TERM INT HUP
+  trap 'to_srun USR1' USR1
+  trap 'to_srun USR2' USR2
+  "$@" &
+  SRUN=$!
+  while kill -0 "$SRUN" 2>/dev/null; do
+    read -rt 0.5 -u "$quiet" || true
+    is_over || continue
+    : "${since:=$SECONDS}" # srun still waits for a node that is gone
+    ((SECONDS - since < 3)) || to_srun TERM
+    ((SECONDS - since < 5)) || to_srun KILL
+  done
+  wait "$SRUN" || code=$?
+  if is_over; then
+    code=$(<"$over") # srun has the highest code of all nodes
+  else
+    clean_up_without_head
+    if [[ -e $RUN_DIR/verdict.json ]]; then
+      [[ ! $(<"$RUN_DIR/verdict.json") =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
+    else
+      leave_verdict_without_head "$code" || code=$?
+    fi
+  fi
+  if ((MAX_RESTARTS)) && grep -q '^ *"requeue": true' "$RUN_DIR/verdict.json"; then
+    trap - TERM INT HUP USR1 USR2
+    if scontrol requeue "$SLURM_JOB_ID"; then
+      echo "$NAME: Slurm starts the job again"
+      read -rt 120 -u "$quiet" || true # to be ended
+    fi
+    echo "$NAME: the job was not started again (scontrol requeue $SLURM_JOB_ID); sbatch goes on from its last checkpoint" >&2
+  fi
+  exit "$code"
+}
+
+to_srun() { [[ -z $SRUN ]] || kill -s "$1" "$SRUN" 2>/dev/null || true; }
+
+is_over() { [[ -s $over && $(<"$over") =~ ^[0-9]{1,3}$ ]]; }
+
+clean_up_without_head() { # what the supervisor of this node would have removed
+  rm -f -- "$RUN_DIR"/{ray,reward}_token "$RUN_DIR"/rendezvous-*.json
+  rm -rf -- "/tmp/rl-$UID-$SLURM_JOB_ID"
+  [[ -z $STAGED ]] || remove_copies
+}
