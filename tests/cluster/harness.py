@@ -198,7 +198,8 @@ class Cluster:
         try:
             yield
         finally:
-            self.on(node, "umount", words[-1], user="root")
+            # Lazily: slurmd keeps a file of sbcast open for a while.
+            self.on(node, "umount", "-l", words[-1], user="root")
 
     @contextlib.contextmanager
     def listening(self, node: str, ports: Sequence[int]) -> Iterator[None]:

@@ -28,16 +28,15 @@ def test_staged_image(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_damaged_copy_of_the_image(cluster: Cluster) -> None:
     script = _staged(cluster, "staged-damaged")
+    damage = "sed 's/.*chmod 600/[[ $SLURMD_NODENAME != n2 ]] || echo x >>\"$staged\"; &/'"
     edit(
-        script,
-        "    [[ -f $staged ]] ||",
-        '    [[ $SLURMD_NODENAME != n2 ]] || echo x >>"$staged"\n    [[ -f $staged ]] ||',
+        script, "\n# ---- the container on", f'\neval "$(declare -f on_node | {damage})"\n# ---- the container on'
     )
     run = submit(cluster, script)
     ended = cluster.wait(run.job_id, STAGED_S)
     verdict = assert_failed(run, ended, code=20, component="setup", node="n2")
     sum_of_image = cluster.on("login", "sha256sum", IMAGE).stdout.split()[0]
-    assert_diagnosed(verdict, "image-copy", sum_of_image, "container.stage")
+    assert_diagnosed(verdict, "setup", sum_of_image, "container.stage")
 
 
 @pytest.mark.slow
