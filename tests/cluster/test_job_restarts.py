@@ -162,8 +162,13 @@ def test_cut_checkpoint_is_not_resumed_from(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_too_short_time_limit_takes_several_attempts(cluster: Cluster) -> None:
     """The real verl saves before the limit, Slurm starts the job again, and what was saved is not done again."""
-    steps = 60
-    settings = ("recovery.requeue=true", "checkpoint.before_end_s=20", "checkpoint.every=1000")
+    steps = 24
+    settings = (
+        "recovery.requeue=true",
+        "recovery.max_restarts=9",
+        "checkpoint.before_end_s=20",
+        "checkpoint.every=1000",
+    )
     script = render(cluster, "attempts", f"rehearsal.steps={steps}", "cluster.nodes=1", *settings)
     run = submit(cluster, script, "--time=3")
     cluster.wait_for_text(run.log, f"step {steps} ", run.job_id, 900)
