@@ -8,6 +8,7 @@ trainers and `utils/checkpoint/*_checkpoint_manager.py`; layouts: `converters/lo
 
 from __future__ import annotations
 
+import errno
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -26,6 +27,9 @@ _PARTS_OF_V2 = ("model", "optimizer", "extra")
 def problems_of_step(step: Path) -> list[str]:
     """What is missing, short or damaged in `global_step_N`; empty when verl can go on from it.
 
+    Raises:
+        OSError: it cannot be read just now, which says nothing of the save: no permission, a fault of the disk.
+
     The critic is checked where there is one: `data.pt`, which is written after both, tells of one that never came.
     """
     problems = []
@@ -42,7 +46,7 @@ def _told(step: Path, check: Callable[[Path], Iterator[str]], path: Path) -> lis
     found: list[str] = []
     try:
         found += check(path)
-    except (ConvertError, OSError) as error:
+    except (ConvertError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         # The advice is for a merge.
         found.append(re.sub(r"\s+(Copy|Take) [^\n]*$", "", str(error)).replace(f"{step}/", ""))
     return [line for line in found if line]
@@ -131,6 +135,9 @@ def _torch_file_problems(path: Path) -> Iterator[str]:
             members = archive.infolist()
             end = archive.start_dir
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
+        # zipfile looks before the start of a short file (EINVAL).
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         yield f"{name}: {size} bytes, not a whole torch.save file ({error})"
         return
     if not members or any(member.header_offset + member.compress_size > end for member in members):

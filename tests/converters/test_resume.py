@@ -1,5 +1,6 @@
 """Which checkpoint a job goes on from, with what Megatron and verl wrote, cut at each of its files."""
 
+import errno
 import json
 import os
 import pickle
@@ -209,6 +210,22 @@ def test_nothing_of_a_checkpoint_is_executed(written: dict[str, Path], steps: Pa
     assert found.step == 5
     assert "refused" in found.problems[10][0]
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_step_that_cannot_be_read_just_now_is_no_cut_one(
+    written: dict[str, Path], steps: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The marker stays; the fault of a disk is made here by hand."""
+    add_step(steps, 5, written["llama-tp1"])
+    (steps / TRACKER).write_text("5")
+
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr("converters.whole.zipfile.ZipFile", fails)
+    assert main([str(steps)]) == 1
+    assert "Input/output error" in capsys.readouterr().err
+    assert (steps / TRACKER).read_text() == "5"
 
 
 def test_json_and_exit_codes(steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
