@@ -69,6 +69,17 @@ def edit(script: Path, old: str, new: str) -> None:
     script.write_text(text.replace(old, new), encoding="utf-8")
 
 
+def edit_node(script: Path, node: str, command: str, *, before: str) -> None:
+    """Let one node alone do something more on its way to its container.
+
+    Args:
+        before: a regular expression of the line of `on_node` in launch/batch.sh that the command comes before.
+    """
+    more = f"sed '/{before}/i [[ $SLURMD_NODENAME != {node} ]] || {command}'"
+    anchor = "\n# ---- the container on"
+    edit(script, anchor, f'\neval "$(declare -f on_node | {more})"{anchor}')
+
+
 def _drop(script: Path, marker: str) -> None:
     """Take a command out of what the nodes are called with."""
     text = script.read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from cluster_jobs import (
     assert_failed,
     at_step,
     edit,
+    edit_node,
     render_stub,
     submit,
 )
@@ -56,17 +57,10 @@ def test_node_lost_before_it_joined(cluster: Cluster) -> None:
     assert ended.seen - cut <= 10 + END_S, f"{ended.seen - cut:.1f} s\n{run.told()}"
 
 
-def _on_node(node: str, command: str) -> tuple[str, str]:
-    """An edit of the script: what one node alone does before it starts the container."""
-    return (
-        '    shift\n    exec "$@"\n',
-        f'    shift\n    [[ $SLURMD_NODENAME != {node} ]] || {command}\n    exec "$@"\n',
-    )
-
-
 def test_wrong_number_of_gpus_on_one_node(cluster: Cluster) -> None:
     script = render_stub(cluster, "gpus", nodes=2)
-    edit(script, *_on_node("n2", 'set -- "${@/#--logical-gpus/--ray-gpus-other=0}"'))
+    less = 'set -- "${@/#--logical-gpus/--ray-gpus-other=0}"'
+    edit_node(script, "n2", less, before='exec "$@"')
     run = submit(cluster, script)
     ended = cluster.wait(run.job_id, UP_S)
     verdict = assert_failed(run, ended, code=21, component="nodes", node="n2")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cluster_jobs import UP_S, assert_diagnosed, assert_failed, at_step, edit, render_stub, submit
+from cluster_jobs import UP_S, assert_diagnosed, assert_failed, at_step, edit_node, render_stub, submit
 from harness import IMAGE, Cluster
 
 STAGED_S = 180  # the image is copied to each node and read there twice more for its sum
@@ -28,10 +28,7 @@ def test_staged_image(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_damaged_copy_of_the_image(cluster: Cluster) -> None:
     script = _staged(cluster, "staged-damaged")
-    damage = "sed 's/.*chmod 600/[[ $SLURMD_NODENAME != n2 ]] || echo x >>\"$staged\"; &/'"
-    edit(
-        script, "\n# ---- the container on", f'\neval "$(declare -f on_node | {damage})"\n# ---- the container on'
-    )
+    edit_node(script, "n2", 'echo x >>"$staged"', before="chmod 600")
     run = submit(cluster, script)
     ended = cluster.wait(run.job_id, STAGED_S)
     verdict = assert_failed(run, ended, code=20, component="setup", node="n2")
