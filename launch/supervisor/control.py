@@ -116,24 +116,27 @@ class Hub:
         """
         events: List[Message] = []
         self._beats.polled()
-        for key, _ in self._selector.select(wait_s):
-            if key.fileobj is self._listener:
+        deadline = time.monotonic() + wait_s
+        while True:
+            left = deadline - time.monotonic()
+            ready = [key.fileobj for key, _ in self._selector.select(max(0.0, left))]
+            for sock in ready:
+                if isinstance(sock, socket.socket) and sock is not self._listener:
+                    events += self._read(sock)
+            if self._listener in ready:  # after the others, which make room by saying hello
                 self._accept()
-            elif isinstance(key.fileobj, socket.socket):
-                events += self._read(key.fileobj)
-        return events + self._silent()
+            if events or left <= 0:  # beats, of which hundreds of nodes send one every few milliseconds, are none
+                return events + self._silent()
 
     def _accept(self) -> None:
-        try:
-            sock, _peer = self._listener.accept()
-        except OSError:
-            return  # it hung up before we answered, or there are no descriptors left just now
-        if len(self._strangers) >= _STRANGERS:
-            sock.close()
-            return
-        sock.settimeout(5.0)
-        self._strangers[sock] = _Wire(sock)
-        self._selector.register(sock, selectors.EVENT_READ)
+        while len(self._strangers) < _STRANGERS:  # the others wait in the kernel until one of these said hello
+            try:
+                sock, _peer = self._listener.accept()
+            except OSError:
+                return  # no more, or it hung up before we answered, or there are no descriptors left just now
+            sock.settimeout(5.0)
+            self._strangers[sock] = _Wire(sock)
+            self._selector.register(sock, selectors.EVENT_READ)
 
     def _read(self, sock: socket.socket) -> List[Message]:
         rank, wire = self._members.get(sock) or (None, self._strangers[sock])

@@ -215,6 +215,42 @@ def test_many_nodes(hub: Hub):
         node.close()
 
 
+def test_beats_do_not_shorten_a_turn_of_the_head(hub: Hub, monkeypatch: pytest.MonkeyPatch):
+    """Each turn looks at shared files: hundreds of nodes would make it hundreds of looks a second."""
+    monkeypatch.setattr(control, "BEAT_S", 0.002)
+    nodes = [link(hub, rank) for rank in range(1, 5)]
+    deadline = time.monotonic() + 10
+    while len(hub.nodes) < 4 and time.monotonic() < deadline:
+        hub.poll(0.05)
+    begun = time.monotonic()
+    assert hub.poll(0.3) == []
+    assert time.monotonic() - begun > 0.25
+    for node in nodes:
+        node.close()
+
+
+def test_all_that_wait_are_let_in_at_once(hub: Hub):
+    nodes = [link(hub, rank) for rank in range(1, 33)]
+    turns = 0
+    while len(hub.nodes) < 32 and turns < 100:
+        hub.poll(0.05)
+        turns += 1
+    assert turns <= 10
+    for node in nodes:
+        node.close()
+
+
+def test_more_than_may_be_unknown_at_once_wait_for_their_turn(hub: Hub, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(control, "_STRANGERS", 3)
+    nodes = [link(hub, rank) for rank in range(1, 33)]
+    deadline = time.monotonic() + 10
+    while len(hub.nodes) < 32 and time.monotonic() < deadline:
+        hub.poll(0.05)
+    assert sorted(hub.nodes) == list(range(1, 33))
+    for node in nodes:
+        node.close()
+
+
 def test_a_huge_line_is_refused(hub: Hub):
     with socket.create_connection(("127.0.0.1", port_of(hub))) as sock:
         sock.settimeout(5)
