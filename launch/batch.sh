@@ -3,6 +3,9 @@
 # CHECKPOINT_DIR ATTEMPT NODES MAX_RESTARTS IMAGE, and STAGED (empty: the image is used where it is).
 # shellcheck shell=bash disable=SC2153
 printf -v STARTED '%(%Y-%m-%dT%H:%M:%S%z)T' -1
+CANCELLED=false
+WAITS_FOR= # a child that works before srun
+GOES_ON="the job goes on from its last checkpoint"
 
 # ---- failures and verdicts
 
@@ -20,11 +23,22 @@ failure() { # COMPONENT KIND CAUSE WHAT_TO_DO EXIT_CODE: the first failure, on t
 leave_verdict() { # STATE FAILURE
   local now again=false saved=null marker=$CHECKPOINT_DIR/latest_checkpointed_iteration.txt fields=${2#*\{}
   [[ $1 != requeued ]] || again=true
+  fields=${fields//"$GOES_ON"/$(goes_on)}
   printf -v now '%(%Y-%m-%dT%H:%M:%S%z)T' -1
   [[ ! -s $marker || ! $(tr -d '\0' <"$marker") =~ ^[0-9]+$ ]] || saved=$(json "$CHECKPOINT_DIR/global_step_$(<"$marker")")
   printf '{"state": "%s", %s, "started": "%s", "ended": "%s", "attempt": %d, "steps_done": null, "last_checkpoint": %s, "hf_model": null,\n"requeue": %s, "requeue_why": "%s"}\n' \
     "$1" "${fields%\}*}" "$STARTED" "$now" "$ATTEMPT" "$saved" "$again" "the head node could not decide" >"$RUN_DIR/.verdict.json.$$"
   mv -T -- "$RUN_DIR/.verdict.json.$$" "$RUN_DIR/verdict.json"
+}
+
+goes_on() { # what a job that is submitted again begins with
+  if [[ $CHECKPOINT_DIR == "$RUN_DIR"/* ]]; then
+    echo "it begins at step 1: a rehearsal keeps its checkpoints in its run directory"
+  elif [[ -s $CHECKPOINT_DIR/latest_checkpointed_iteration.txt ]]; then
+    echo "$GOES_ON"
+  else
+    echo "it begins at step 1: no checkpoint was written"
+  fi
 }
 
 die() { # KIND CAUSE WHAT_TO_DO: before a node has started anything
@@ -40,21 +54,36 @@ said_by_srun() { # the last line of srun in the job's output about a node that i
   tac -- "$output" | sed '/^run directory: /q' | grep -aoE '^srun: error: .*(failed on node|[Nn]ode failure on) .*' | sed -n '1s/^srun: error: //p'
 }
 
-leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
-  local code=$1 state=failed note text="" cause="the supervisor of the head node ended without a verdict (exit code $1)" said
-  for note in "$RUN_DIR"/failed-*.json; do # what nodes could still say; a cancelled one says nothing of the cause
-    [[ ! -e $note || -n $text ]] || text=$(grep -q '"exit_code": 143' "$note" || cat "$note")
+noted() { # the failure that a node noted, as JSON; a cancelled one says nothing of the cause
+  local note text damaged=
+  for note in "$RUN_DIR"/failed-*.json; do
+    [[ -e $note ]] || continue
+    text=$(tr -d '\0' <"$note")
+    if [[ $text == '{'*@($'\n}'|'"evidence": null}') && $text =~ \"exit_code\":\ *[0-9]+ ]]; then
+      [[ $text =~ \"exit_code\":\ *143 ]] || { echo "$text" && return; }
+    else # the disk may be full
+      damaged=${damaged:-$note}
+    fi
   done
+  [[ -n $damaged ]] || return 0
+  note=${damaged##*/failed-}
+  SLURMD_NODENAME=${note%.json} failure node unrecognised "failed; its note $damaged cannot be read" \
+    "look at the output of the job" 24
+}
+
+leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
+  local code=$1 state=failed text cause="the supervisor of the head node ended without a verdict (exit code $1)" said
+  text=$(noted)
   said=$(said_by_srun || true)
   if [[ $said =~ (on\ node|[Ff]ailure\ on)\ ([^ :]+) ]]; then # srun then kills the others at once
     code=24
-    ((ATTEMPT >= MAX_RESTARTS)) || state=requeued
+    [[ $CANCELLED == true ]] || ((ATTEMPT >= MAX_RESTARTS)) || state=requeued
     text=$(SLURMD_NODENAME=${BASH_REMATCH[2]} failure node node-lost "$said" "look at the node's state (sinfo); submit again" "$code")
   elif [[ -n $text ]]; then
     [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
   elif [[ $CANCELLED == true ]]; then
     state=cancelled code=143 cause="cancelled, and killed before the head node could say more"
-    text=$(failure job cancelled "$cause" "submit again: the job goes on from its last checkpoint" "$code")
+    text=$(failure job cancelled "$cause" "submit again: $GOES_ON" "$code")
   else
     ((code > 0 && code < 128)) || code=28
     text=$(failure head unrecognised "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
@@ -64,23 +93,50 @@ leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
   return "$code"
 }
 
+not_again() { # WHY: Slurm does not start the job again as verdict.json says
+  local state=failed
+  [[ $CANCELLED == false ]] || state=cancelled
+  sed -e 's/^\([ {]*"state": \)"requeued"/\1"'$state'"/' -e 's/^\( *"requeue": \)true/\1false/' \
+    -e 's/\("requeue_why": \)"[^"]*"/\1"'"$1"'"/' "$RUN_DIR/verdict.json" >"$RUN_DIR/.verdict.json.$$" &&
+    mv -T -- "$RUN_DIR/.verdict.json.$$" "$RUN_DIR/verdict.json"
+}
+
 # ---- before srun
 
 make_run_dir() {
+  local number
   if [[ -e $RUN_DIR && -n ${SLURM_JOB_ID:-} && $ATTEMPT == 0 ]]; then
     mv -T -- "$RUN_DIR" "$RUN_DIR.before-$(date +%Y%m%d-%H%M%S)" # of an earlier run: job ids come again
   fi
   mkdir -p "$RUN_DIR" "$CHECKPOINT_DIR" || die setup "cannot write to $RUN_DIR" "correct checkpoint.dir"
   rm -f "$RUN_DIR"/rendezvous-*.json "$RUN_DIR"/failed-*.json "$RUN_DIR"/.over-* # of an earlier attempt
   if [[ -e $RUN_DIR/verdict.json ]]; then
-    [[ $(<"$RUN_DIR/verdict.json") =~ \"attempt\":\ *([0-9]+) ]] || true
-    mv -T -- "$RUN_DIR/verdict.json" "$RUN_DIR/verdict.${BASH_REMATCH[1]:-0}.json"
+    number=$((ATTEMPT ? ATTEMPT - 1 : 0))
+    [[ ! $(tr -d '\0' <"$RUN_DIR/verdict.json") =~ \"attempt\":\ *([0-9]{1,9})[^0-9] ]] || number=$((10#${BASH_REMATCH[1]}))
+    while [[ -e $RUN_DIR/verdict.$number.json ]]; do ((++number)); done
+    mv -T -- "$RUN_DIR/verdict.json" "$RUN_DIR/verdict.$number.json"
   fi
-  sed -n 's/^#: //p' "$0" >"$RUN_DIR/job.json" || rm -f "$RUN_DIR/job.json" # from the end of the script
+  # From the end of the script.
+  sed -n 's/^#: //p' "$0" >"$RUN_DIR/job.json" || rm -f "$RUN_DIR/job.json"
+  sed -n 's/^#= //p' "$0" >"$RUN_DIR/resolved.json" || rm -f "$RUN_DIR/resolved.json"
+  [[ -z ${SLURM_JOB_ID:-} ]] || trap end_before_srun TERM INT HUP USR1 USR2
   echo "run directory: $RUN_DIR"
   # Slurm itself starts a job again when its first node fails, and does not count.
   ((MAX_RESTARTS == 0 || ATTEMPT <= MAX_RESTARTS)) ||
     die setup "started again $ATTEMPT times" "look at the earlier verdicts; recovery.max_restarts is $MAX_RESTARTS"
+}
+
+end_before_srun() { # the job is cancelled while the image is copied, or before
+  trap '' TERM INT HUP USR1 USR2
+  [[ -z $WAITS_FOR ]] || kill "$WAITS_FOR" 2>/dev/null || true
+  echo "$NAME: cancelled before its nodes started" >&2
+  leave_verdict cancelled "$(failure job cancelled "cancelled before its nodes started" "submit again: $GOES_ON" 143)"
+  if [[ -n $STAGED && -n $WAITS_FOR ]]; then
+    wait "$WAITS_FOR" || true
+    rm -f -- "$STAGED" # Slurm may refuse the step that removes all of them
+    remove_copies
+  fi
+  exit 143
 }
 
 load_modules() { # MODULE...
@@ -109,23 +165,29 @@ ends_at() { # end of the allocation in Unix seconds; older Slurms do not tell it
 }
 
 copy_image() { # to STAGED on each node; sets SUM
-  local folder=${STAGED%/*}
+  local folder=${STAGED%/*} sum
   case $(stat -f -c %T -- "$folder" 2>/dev/null) in
     nfs* | lustre | gpfs | fhgfs | ceph | cifs | smb* | panfs | afs)
       die setup "$folder is on a shared file system" "set container.stage_dir to a folder on the nodes' own disks"
       ;;
   esac
   echo "copying the image to $STAGED on each node"
-  SUM=$(sha256sum <"$IMAGE")
-  SUM=${SUM%% *}
-  sbcast --force -- "$IMAGE" "$STAGED" && return
+  # In the background, since bash does not see a signal before a program in the foreground has ended.
+  exec {sum}< <(exec sha256sum <"$IMAGE")
+  WAITS_FOR=$!
+  wait "$WAITS_FOR" || die missing-path "image $IMAGE cannot be read" "look at its disk"
+  # shellcheck disable=SC2034 # for the script
+  read -ru "$sum" SUM _
+  sbcast --force -- "$IMAGE" "$STAGED" &
+  WAITS_FOR=$!
+  wait "$WAITS_FOR" && return
   remove_copies
   die setup "sbcast could not copy $IMAGE ($(stat -L -c %s -- "$IMAGE") bytes) to $folder of each node" \
     "see the lines of sbcast in the job's output; make room there, or set container.stage_dir or container.stage=false"
 }
 
 remove_copies() { # what launch/node.py on each node does as soon as it runs
-  timeout 60 srun --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 --mpi=none rm -f -- "$STAGED" || true
+  timeout 15 srun --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 --mpi=none rm -f -- "$STAGED" || true
 }
 
 # ---- on each node, by srun
@@ -164,7 +226,6 @@ on_node() { # RUN_DIR STAGED SHA256 PATH... -- COMMAND...: the container program
 run_in_slurm() { # COMMAND...: srun and what it runs; exits with the job's code
   local over=$RUN_DIR/.over-$ATTEMPT since="" code=0 quiet # over: the last word of the head node, the job's exit code
   SRUN=
-  CANCELLED=false
   exec {quiet}<> <(:) # nothing ever comes out of it: a way to wait
   # srun answers TERM and HUP by killing its tasks, one INT by showing them; launch/node.py ends the job for any signal.
   trap 'CANCELLED=true; to_srun USR1' TERM INT HUP
@@ -172,6 +233,7 @@ run_in_slurm() { # COMMAND...: srun and what it runs; exits with the job's code
   trap 'to_srun USR2' USR2
   "$@" &
   SRUN=$!
+  [[ $CANCELLED == false ]] || to_srun USR1 # it came just before
   while kill -0 "$SRUN" 2>/dev/null; do
     read -rt 0.5 -u "$quiet" || true
     is_over || continue
@@ -191,15 +253,22 @@ run_in_slurm() { # COMMAND...: srun and what it runs; exits with the job's code
     fi
   fi
   if ((MAX_RESTARTS)) && grep -q '^ *"requeue": true' "$RUN_DIR/verdict.json"; then
+    if [[ $CANCELLED == true ]] && ! is_at_the_limit; then
+      not_again "the job was cancelled"
+      exit "$code"
+    fi
     trap - TERM INT HUP USR1 USR2
     if scontrol requeue "$SLURM_JOB_ID"; then
       echo "$NAME: Slurm starts the job again"
       read -rt 120 -u "$quiet" || true # to be ended
     fi
-    echo "$NAME: the job was not started again (scontrol requeue $SLURM_JOB_ID); sbatch goes on from its last checkpoint" >&2
+    not_again "Slurm did not start the job again"
+    echo "$NAME: the job was not started again (scontrol requeue $SLURM_JOB_ID); submit again: $(goes_on)" >&2
   fi
   exit "$code"
 }
+
+is_at_the_limit() { [[ -n ${ENDS_AT:-} ]] && (($(date +%s) >= ENDS_AT)); } # Slurm ends the job then as scancel does
 
 to_srun() { [[ -z $SRUN ]] || kill -s "$1" "$SRUN" 2>/dev/null || true; }
 

@@ -137,7 +137,7 @@ def review(
     findings += _of_the_real_job(real, project, findings) if rehearse else []
     script = None
     if plan_layout(job).train_world >= 1:
-        request = RenderRequest(job, project, script_name, rehearse, sample_data)
+        request = RenderRequest(job, project, script_name, rehearse, sample_data, given=real)
         accepted = tuple(text for text in request.trainer.overrides if text not in refused)
         command = replace(request.trainer, overrides=accepted)
         findings += engine_findings(command, job.engine.verl, job.container.env, engine)

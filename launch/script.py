@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -15,8 +16,9 @@ import launch
 from launch.binds import bind_mounts
 from launch.config import Job
 from launch.engines import TrainerCommand, trainer_command
+from launch.engines.raw_values import raw_value
 from launch.rehearsal.overrides import cpu_environment, ray_cpus
-from launch.sizing.cpus import cpus_needed
+from launch.sizing.cpus import cpus_on_fullest
 from launch.sizing.layout import plan_layout
 from launch.toolkit import toolkit_folder
 
@@ -37,6 +39,7 @@ class RenderRequest:
         project: absolute folder that relative paths of the job start from.
         script_name: file name of the script, for its own messages.
         sample_data: a rehearsal without data of its own takes the shipped GSM8K sample.
+        given: the job as the user gave it, for RUN_DIR/job.json; None: `job`.
     """
 
     job: Job
@@ -44,6 +47,7 @@ class RenderRequest:
     script_name: str
     rehearse: bool = False
     sample_data: bool = False
+    given: Job | None = None
 
     @cached_property
     def trainer(self) -> TrainerCommand:
@@ -85,8 +89,7 @@ def _is_v1(request: RenderRequest) -> bool:
     job = request.job
     if (job.engine.verl, job.engine.mode) != ("0.9.1", "sync"):
         return False
-    values = dict(text.lstrip("+").split("=", 1) for text in request.trainer.overrides if "=" in text)
-    return values.get("trainer.use_v1", "true").lower() == "true"
+    return (raw_value(request.trainer.overrides, "trainer.use_v1") or "true").lower() == "true"
 
 
 def _environment(request: RenderRequest) -> dict[str, str]:
@@ -121,8 +124,7 @@ def _node_options(request: RenderRequest) -> str:
     if job.cluster.network_interface is not None:
         options += f" --interface={shlex.quote(job.cluster.network_interface)}"
     if not request.rehearse:
-        for_pools, with_driver = cpus_needed(job)
-        options += f" --min-cpus {with_driver if job.cluster.nodes == 1 else for_pools}"
+        options += f" --min-cpus {cpus_on_fullest(job)}"
     options += f" --join-timeout {job.cluster.join_timeout_s:g} --ready-timeout {job.reward.ready_timeout_s:g}"
     options += f" --end-margin {job.checkpoint.before_end_s:g}"
     if job.recovery.stalled_s is not None:
@@ -138,8 +140,7 @@ def _node_options(request: RenderRequest) -> str:
 
 def _resumes(job: Job) -> bool:
     """Whether verl looks for the newest checkpoint by itself: no raw override says otherwise."""
-    values = {key.lstrip("+"): value for key, _, value in (text.partition("=") for text in job.overrides)}
-    return values.get("trainer.resume_mode", "auto").strip("'\"") == "auto"
+    return (raw_value(job.overrides, "trainer.resume_mode") or "auto") == "auto"
 
 
 def _data_files(request: RenderRequest) -> list[str]:
@@ -147,22 +148,23 @@ def _data_files(request: RenderRequest) -> list[str]:
     return [str(request.project / file) for file in dict.fromkeys((*data.train, *data.val))]
 
 
-def _job_lines(job: Job) -> list[str]:
-    """The job with all its values as JSON, one section a line."""
-    fields = [
-        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
-        for name, value in job.model_dump(mode="json").items()
-    ]
+def _lines(values: dict[str, Any]) -> list[str]:
+    """A JSON object, one section a line."""
+    fields = [f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
     return ["{", *(f"{field}," for field in fields[:-1]), fields[-1], "}"]
+
+
+def _given_lines(request: RenderRequest) -> list[str]:
+    """What the user set, from which the same script is rendered: rules tell a value that was set from a default."""
+    job = request.given or request.job
+    return _lines({"template": job.template, **job.model_dump(mode="json", exclude_unset=True)})
 
 
 def _ray_cpus(request: RenderRequest) -> str:
     layout = plan_layout(request.job)
     if request.rehearse:
         # The one machine of a run without Slurm holds the slots of all nodes.
-        served_apart = request.job.reward.kind == "server" and request.job.reward.placement == "separate"
-        others = request.job.cluster.nodes - 1 - served_apart
-        return str(ray_cpus(layout.ray_gpus_head + layout.ray_gpus_other * others))
+        return str(ray_cpus(layout.ray_gpus))
     # Ray counts the node's CPUs, not the job's.
     return '"${SLURM_CPUS_ON_NODE:-$(nproc)}"'
 
@@ -245,7 +247,8 @@ def render_script(request: RenderRequest) -> str:
             bind_image=not set(str(request.project / job.container.image)) & set(":,"),
             resume=_resumes(job),
             data_files=[] if request.sample_data else _data_files(request),
-            job_lines=_job_lines(job),
+            given_lines=_given_lines(request),
+            resolved_lines=_lines(job.model_dump(mode="json")),
             **_in_output(request),
         )
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from launch.checks.files import local_root
 from launch.config import Job
+from launch.engines.raw_values import raw_value
 from launch.finding import Finding, error, warning
 from launch.sizing.slurm_time import time_seconds
 
@@ -66,18 +67,8 @@ def _before_end(job: Job, *, rehearse: bool) -> Iterator[Finding]:
         )
 
 
-def _raw(job: Job, key: str) -> str | None:
-    """The value of the last raw override of `key`, without its quotes."""
-    found = None
-    for text in job.overrides:
-        name, equals, value = text.partition("=")
-        if equals and name.lstrip("+") == key:
-            found = value.strip().strip("'\"")
-    return found
-
-
 def _goes_on(job: Job) -> Iterator[Finding]:
-    mode = _raw(job, "trainer.resume_mode")
+    mode = raw_value(job.overrides, "trainer.resume_mode")
     if mode is not None and mode != "auto":
         why = "each start would begin at step 0" if mode == "disable" else "each start would go on from one place"
         yield error(

@@ -30,7 +30,8 @@ for name in TERM HUP USR1 USR2; do trap "end $name" $name; done
 touch "$STUB_LOG/../up"
 while :; do sleep 0.1; done
 """
-REQUEUE = (DONE % (24, 0, 24)).replace('"{}"', '-e "{\\n  \\"requeue\\": true\\n}"')
+_AGAIN = json.dumps({"state": "requeued", "requeue": True, "requeue_why": "a node was lost"}, indent=2)
+REQUEUE = f'echo \'{_AGAIN}\' >"$STUB_RUN_DIR/verdict.json"; echo 24 >"$STUB_RUN_DIR/.over-0"; exit 24'
 SCONTROL = '#!/bin/bash\necho "$*" >>"$STUB_LOG/../scontrol"\n'
 # A copy to the one node of these tests, which may be damaged or fail.
 SBCAST = """#!/bin/bash
@@ -57,9 +58,10 @@ class Batch:
         self.node = Node(self.folder)
         self.node.program("scontrol", SCONTROL)
         self.node.program("sbcast", SBCAST)
-        job = rehearse(load_job("grpo", None, assignments))
+        job = load_job("grpo", None, assignments)
         self.script = root / "job.sh"
-        self.script.write_text(render_script(RenderRequest(job, self.project, "run.sh", True, True)))
+        request = RenderRequest(rehearse(job), self.project, "run.sh", True, True, given=job)
+        self.script.write_text(render_script(request))
         self.run_dir = self.project / "outputs" / "qwen3-4b-grpo" / "run-77"
 
     def run(self, inside: str, **environ: str) -> Outcome:
@@ -183,6 +185,27 @@ def test_what_a_node_noted_is_the_verdict(batch: Batch):
 
 
 @pytest.mark.parametrize(
+    "damage", ["", "{", '{"component": "setup", "cau', '{"exit_code": 20, "evidence": {}', "\\0\\0"]
+)
+def test_a_damaged_note_still_gives_a_verdict(batch: Batch, damage: str):
+    done = batch.run(f"printf '{damage}' >\"$STUB_RUN_DIR/failed-n2.json\"; exit 21")
+    assert (done.code, batch.verdict["component"], batch.verdict["node"]) == (24, "node", "n2")
+    assert "failed-n2.json cannot be read" in batch.verdict["cause"]
+
+
+def test_a_damaged_verdict_takes_no_earlier_ones_place(batch: Batch):
+    batch.run("exit 42")
+    batch.run("exit 43", SLURM_RESTART_COUNT="1")
+    for number, text in ((2, "{"), (3, '{"attempt": 0}'), (4, "\0" * 9)):
+        (batch.run_dir / "verdict.json").write_text(text)
+        assert batch.run("exit 44", SLURM_RESTART_COUNT=str(number)).code == 44
+    assert json.loads((batch.run_dir / "verdict.0.json").read_text())["exit_code"] == 42
+    assert sorted(path.name for path in batch.run_dir.glob("verdict.*.json")) == [
+        f"verdict.{number}.json" for number in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
     ("text", "step"), [("7", 7), ("7\\n", 7), ("7\\n8", None), ("\\0\\0", None), ('x"', None)]
 )
 def test_the_newest_checkpoint_is_in_that_verdict(batch: Batch, text: str, step: int | None):
@@ -190,6 +213,24 @@ def test_the_newest_checkpoint_is_in_that_verdict(batch: Batch, text: str, step:
     marker = checkpoints / "latest_checkpointed_iteration.txt"
     batch.run(f"mkdir -p '{checkpoints}'; printf '{text}' >'{marker}'; exit 1")
     assert batch.verdict["last_checkpoint"] == (f"{checkpoints}/global_step_{step}" if step else None)
+
+
+@pytest.mark.parametrize(
+    ("marker", "says"), [("7", "goes on from its last checkpoint"), ("", "begins at step 1: no ")]
+)
+def test_another_start_is_told_by_the_checkpoint(batch: Batch, marker: str, says: str):
+    text = batch.script.read_text()
+    batch.script.write_text(text.replace("CHECKPOINT_DIR=$RUN_DIR/", "CHECKPOINT_DIR=$OUTPUT/"))
+    checkpoints = batch.run_dir.parent / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text(marker)
+    job = batch.node.start(
+        batch.script, {"STUB_INSIDE": SUPERVISOR.replace("end() {", "end() {\n  kill -KILL $$")}
+    )
+    batch.await_file("up")
+    job.terminate()
+    batch.node.end(job, 20)
+    assert says in batch.verdict["what_to_do"]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +265,21 @@ def test_a_cancelled_job_whose_head_is_killed_is_cancelled(batch: Batch):
     )
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_cancelled_job_is_never_started_again(tmp_path: Path, lost: bool):
+    """Neither by a head that has decided so before, nor for a node that srun lost meanwhile."""
+    batch = Batch(tmp_path, *RECOVERS)
+    output = tmp_path / "job.out"
+    output.write_text("run directory: x\nsrun: error: Node failure on n3\n")
+    batch.node.program("scontrol", f'{SCONTROL}[[ $1 != show ]] || echo "   StdOut={output}"\n')
+    end = "kill -KILL $$" if lost else REQUEUE
+    job = batch.node.start(batch.script, {"STUB_INSIDE": SUPERVISOR.replace("end() {", f"end() {{\n{end}")})
+    batch.await_file("up")
+    job.terminate()
+    assert (batch.node.end(job, 20).code, batch.scontrols) == (24, [])
+    assert (batch.verdict["state"], batch.verdict["requeue"]) == ("failed" if lost else "cancelled", False)
+
+
 @pytest.mark.parametrize("deaf", [{}, {"STUB_DEAF": "1"}])
 def test_srun_that_waits_for_a_dead_node_is_ended(batch: Batch, deaf: dict[str, str]):
     """Slurm gives a node up after minutes; the head is done and has said so."""
@@ -256,6 +312,9 @@ def test_a_refused_requeue_keeps_the_causes_code(tmp_path: Path):
     done = batch.run(REQUEUE)
     assert (done.code, batch.scontrols) == (24, ["requeue 77"])
     assert "was not started again" in done.err
+    assert "it begins at step 1" in done.err
+    left = {"state": "failed", "requeue": False, "requeue_why": "Slurm did not start the job again"}
+    assert {name: batch.verdict.get(name) for name in left} == left
 
 
 def test_each_attempt_keeps_its_verdict(tmp_path: Path):
@@ -289,11 +348,13 @@ def test_the_job_is_in_the_run_directory(tmp_path: Path):
     name = "a 'b' \\ \"c\" $HOME `id` 日本"
     batch = Batch(tmp_path, f"logging.project={json.dumps(name)}", 'container.env={A: "x\\ny\\t\'"}')
     done = batch.run(DONE % (0, 0, 0))
-    file = batch.run_dir / "job.json"
+    file = batch.run_dir / "resolved.json"
     assert named_options(done.containers[0]["command"])["--job-file"] == str(file)
-    job = load_job(None, file)
-    assert (job.logging.project, job.container.env) == (name, {"A": "x\ny\t'"})
-    assert f"; job {job.hash()}; " in batch.script.read_text()
+    resolved, given = load_job(None, file), load_job(None, batch.run_dir / "job.json")
+    for job in (resolved, given):
+        assert (job.logging.project, job.container.env) == (name, {"A": "x\ny\t'"})
+    assert f"; job {resolved.hash()}; " in batch.script.read_text()
+    assert rehearse(given) == resolved
 
 
 @pytest.mark.parametrize(
@@ -338,7 +399,7 @@ def test_the_supervisor_takes_what_the_script_gives(tmp_path: Path, assignments:
     (batch.project / "f.py").touch()
     done = batch.run(DONE % (0, 0, 0), SLURM_JOB_END_TIME="1767000000")
     assert done.code == 0, done.err
-    job = load_job(None, batch.run_dir / "job.json")
+    job = load_job(None, batch.run_dir / "resolved.json")
     nodes = {"SLURM_NTASKS": str(job.cluster.nodes), "SLURM_PROCID": "0", "SLURMD_NODENAME": "n1"}
     got = read_settings(done.containers[0]["command"][2:], {"SLURM_JOB_ID": "77", **nodes})
     assert (got.ends_at, got.end_margin_s) == (1767000000.0, job.checkpoint.before_end_s)
@@ -349,7 +410,7 @@ def test_the_supervisor_takes_what_the_script_gives(tmp_path: Path, assignments:
     assert bool(got.reward) is bool(got.canary) is (job.reward.kind == "server")
     assert bool(got.merge) is job.checkpoint.merge
     assert got.resume[1:3] == ["-m", "converters.resume"]
-    assert (got.image, got.job_file) == (batch.image, batch.run_dir / "job.json")
+    assert (got.image, got.job_file) == (batch.image, batch.run_dir / "resolved.json")
     assert (got.staged is not None) is job.container.stage
     assert got.notes["slurm"] == "slurm 24.11.5"
 
@@ -419,6 +480,19 @@ def test_the_copy_goes_when_no_step_starts(staged: Batch):
     )
     staged.node.program("srun", f"#!/bin/bash\n{ends}\nexit 1\n")
     assert staged.run("exit 0").code == 1
+    assert list(copy_of(staged).parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("program", ["sbcast", "sha256sum"])
+def test_a_job_that_is_cancelled_while_the_image_is_copied(staged: Batch, program: str):
+    starts = 'echo half >"$4"\n' if program == "sbcast" else ""
+    staged.node.program(program, f'#!/bin/bash\n{starts}touch "$STUB_LOG/../up"\nexec sleep 30\n')
+    job = staged.node.start(staged.script)
+    staged.await_file("up")
+    job.terminate()
+    done = staged.node.end(job, 10)
+    assert (done.code, done.containers) == (143, [])
+    assert (staged.verdict["state"], staged.verdict["kind"]) == ("cancelled", "cancelled")
     assert list(copy_of(staged).parent.iterdir()) == []
 
 

@@ -15,6 +15,7 @@ from slurm_stubs import Node, Outcome, host_environment, with_batch
 from launch import render
 from launch.config import load_job
 from launch.rehearsal.shrink import rehearse
+from launch.review import EngineCheck, review
 from launch.script import RenderRequest, edited_by_hand, render_script
 from launch.supervisor.verdict import read_failure
 
@@ -58,8 +59,8 @@ def outside_of_slurm(monkeypatch: pytest.MonkeyPatch):
 
 def rendered(project: Path, *assignments: str, rehearsal: bool = True) -> str:
     job = load_job("grpo", None, assignments)
-    job = rehearse(job) if rehearsal else job
-    return render_script(RenderRequest(job, project, "run_grpo.sh", rehearsal, rehearsal))
+    shown = rehearse(job) if rehearsal else job
+    return render_script(RenderRequest(shown, project, "run_grpo.sh", rehearsal, rehearsal, given=job))
 
 
 def normal(text: str) -> str:
@@ -97,8 +98,9 @@ def test_recorded_scripts(name: str, assignments: tuple[str, ...], rehearsal: bo
 
 def ready_script(file: Path, rehearsal: bool) -> str:
     job = load_job(yaml.safe_load(file.read_text())["template"], file)
-    given = rehearse(job) if rehearsal else job
-    return render_script(RenderRequest(given, Path("/project"), f"run_{job.template}.sh", rehearsal))
+    shown = rehearse(job) if rehearsal else job
+    name = f"run_{job.template}.sh"
+    return render_script(RenderRequest(shown, Path("/project"), name, rehearsal, given=job))
 
 
 @pytest.mark.parametrize("rehearsal", [False, True], ids=["job", "rehearsal"])
@@ -372,7 +374,37 @@ def test_a25_a36_nothing_in_the_script_touches_another_job():
 
 def test_only_a_rehearsal_runs_without_slurm(tmp_path: Path):
     assert "#   bash run_grpo.sh " in rendered(tmp_path)
-    assert "bash run_grpo.sh" not in rendered(tmp_path, rehearsal=False)
+    job = rendered(tmp_path, rehearsal=False)
+    assert not [line for line in ("bash run_grpo.sh", "run-local-", 'exec "${SUPERVISE[@]}"') if line in job]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "cpus"),
+    [
+        (("cluster.nodes=3", "cluster.gpus_per_node=4"), 12),
+        (("cluster.nodes=2", "engine.mode=sync", "reward.placement=separate"), 25),
+        (("cluster.nodes=2", "engine.mode=sync", "reward.gpus=0"), 24),
+    ],
+)
+def test_ray_has_the_cpus_that_verl_waits_for(tmp_path: Path, assignments: tuple[str, ...], cpus: int):
+    """The driver of a job with one node in Ray is on that node, whatever serves rewards beside it."""
+    options = re.search(r"--min-cpus (\d+)", rendered(tmp_path, *assignments, rehearsal=False))
+    assert options is not None
+    assert int(options[1]) == cpus
+
+
+@pytest.mark.parametrize("rehearsal", [True, False])
+def test_the_job_in_the_run_directory_is_rendered_to_the_same_script(tmp_path: Path, rehearsal: bool):
+    """A default in it must not become a value that the user named: rules take that for his word."""
+
+    def looked_at(*more: str) -> tuple[str, list[tuple[str, str]]]:
+        job = load_job(None, tmp_path / "job.json") if not more else load_job("grpo", None, more)
+        seen = review(job, tmp_path, "run.sh", rehearse=rehearsal, engine=EngineCheck(wanted=False))
+        return str(seen.script), [(one.id, one.severity) for one in seen.findings]
+
+    text, said = looked_at("cluster.nodes=2", "cluster.cpus_per_node=64")
+    (tmp_path / "job.json").write_text("\n".join(re.findall(r"^#: (.*)$", text, re.MULTILINE)))
+    assert looked_at() == (text, said)
 
 
 def test_variables_are_set_for_the_parts_that_read_them(tmp_path: Path):
@@ -484,6 +516,7 @@ def test_a_rehearsal_tells_what_is_wrong_with_the_job(tmp_path: Path):
 
 def test_a_rehearsal_asks_for_little(tmp_path: Path):
     text = rendered(tmp_path, "cluster.mem=900G", "cluster.extra_sbatch=['--gres=gpu:8', '--nice']")
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("#: "))  # the job as it was given
     assert "900G" not in text
     assert "--gres" not in text
     assert "#SBATCH --nice" in text

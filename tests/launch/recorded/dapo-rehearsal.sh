@@ -181,7 +181,7 @@ CHECK=("$PYTHON" -m launch.engines.verify --verl 0.9.1 -- "${TRAINER[@]:1}") # b
 MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force)
 SUPERVISE=(env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR"
   --nodes 2 --ray-gpus-head 2 --ray-gpus-other 2 --ray-cpus 32 --reward-unresponsive 60 --join-timeout 300 --ready-timeout 900 --end-margin 300 --stalled-after 3600 --expect-steps --logical-gpus --object-store 200000000
-  --job-file "$RUN_DIR/job.json" --data /project/data/train.parquet --data /project/data/test.parquet "${IN_SLURM[@]}"
+  --job-file "$RUN_DIR/resolved.json" --data /project/data/train.parquet --data /project/data/test.parquet "${IN_SLURM[@]}"
   ::check "${CHECK[@]}"
   ::resume "$PYTHON" -m converters.resume "$CHECKPOINT_DIR"
   ::prepare "${MODELS[@]}"
@@ -192,23 +192,40 @@ SUPERVISE=(env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/l
 [[ -n ${SLURM_JOB_ID:-} ]] || exec "${SUPERVISE[@]}"
 run_in_slurm "${SUPERVISE[@]}"
 
-# ---- the job with all its values, for RUN_DIR/job.json
+# ---- the job as it was given, for RUN_DIR/job.json: launch.render --job makes this script again from it
 #: {
-#: "name": "qwen3-4b-dapo-rehearsal",
 #: "template": "dapo",
-#: "cluster": {"nodes": 2, "gpus_per_node": 2, "gpu": null, "gpu_memory_gb": null, "cpus_per_node": 2, "mem": null, "partition": "gpu", "account": null, "qos": null, "time": "00:30:00", "modules": ["singularitypro"], "network_interface": null, "join_timeout_s": 300.0, "extra_sbatch": []},
-#: "container": {"image": "images/verl-cpu.sif", "runtime": "auto", "cuda": null, "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
+#: "name": "qwen3-4b-dapo",
+#: "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "h200", "cpus_per_node": 64, "partition": "gpu", "time": "24:00:00", "modules": ["singularitypro"]},
+#: "container": {"image": "images/verl-0.9.1.sif", "cuda": "12.9"},
 #: "engine": {"verl": "0.9.1", "mode": "one_step_off"},
-#: "rollout": {"engine": "sglang", "nodes": 1, "gpus_per_node": 1, "tensor_parallel": 1, "n": 8, "gpu_memory_utilization": 0.7, "temperature": 1.0, "top_p": 1.0, "fp8": false, "max_model_len": null, "max_batched_tokens": null, "chunked_prefill": true, "max_num_seqs": null, "enforce_eager": null, "free_cache": null},
-#: "actor": {"strategy": "megatron", "gpus_per_node": null, "tensor_parallel": 1, "pipeline_parallel": 2, "context_parallel": 1, "expert_parallel": 1, "expert_tensor_parallel": null, "sequence_parallel": false, "fp8": null, "lr": 0.001, "mini_batch_size": 8, "micro_batch_size_per_gpu": 8, "dynamic_batch": true, "max_tokens_per_gpu": 2176, "recompute": null, "offload": []},
-#: "critic": {"path": null, "lr": 0.001, "micro_batch_size_per_gpu": null, "warmup_steps": 0, "clip_range": 0.5, "offload": []},
+#: "rollout": {"engine": "sglang", "n": 16},
+#: "actor": {"pipeline_parallel": 2, "fp8": "blockwise", "lr": 1e-06, "mini_batch_size": 64, "dynamic_batch": true, "max_tokens_per_gpu": 20480, "offload": ["optimizer"]},
 #: "model": {"path": "models/Qwen3-4B-Thinking-2507"},
-#: "data": {"train": ["data/train.parquet"], "val": ["data/test.parquet"], "train_batch_size": 8, "max_prompt_length": 256, "max_response_length": 16, "shuffle": true, "seed": null},
-#: "reward": {"kind": "server", "model": "models/Unsafe-Reward-Qwen3-1.7B", "function": null, "function_name": "compute_score", "placement": "head", "gpus": 0, "max_length": null, "timeout_s": 30.0, "ready_timeout_s": 900.0, "deadline_s": 120.0, "unresponsive_s": 60.0, "min_score": -40.0, "max_score": 30.0},
-#: "algorithm": {"estimator": "grpo", "gamma": 1.0, "lam": 1.0, "norm_by_std": true, "use_kl_loss": false, "kl_loss_coef": 0.001, "kl_loss_type": "low_var_kl", "use_kl_in_reward": false, "kl_coef": 0.001, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 10.0, "loss_agg_mode": "token-mean", "entropy_coeff": 0.0, "overlong_buffer": {"enable": true, "length": 4, "penalty_factor": 1.0, "log": true}, "filter_groups": {"enable": false, "metric": "reward"}, "epochs": 30, "total_steps": 30, "test_every": -1},
-#: "checkpoint": {"dir": "outputs/qwen3-4b-dapo", "every": 30, "keep": null, "contents": null, "before_end_s": 300.0, "merge": true},
-#: "recovery": {"requeue": false, "max_restarts": 3, "stalled_s": 3600.0},
-#: "logging": {"loggers": ["console"], "project": "verl-dapo", "experiment": null},
-#: "rehearsal": {"image": "images/verl-cpu.sif", "rollout": "hf", "family": "qwen3", "steps": 30, "train_batch_size": 8, "n": 8, "max_prompt_length": 256, "max_response_length": 16, "lr": 0.001, "cpus_per_node": 2, "time": "00:30:00"},
-#: "overrides": []
+#: "data": {"train": ["data/train.parquet"], "val": ["data/test.parquet"], "train_batch_size": 256, "max_prompt_length": 2048, "max_response_length": 16384},
+#: "reward": {"kind": "server", "model": "models/Unsafe-Reward-Qwen3-1.7B", "gpus": 1},
+#: "algorithm": {"use_kl_loss": false, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 10.0, "loss_agg_mode": "token-mean", "overlong_buffer": {"enable": true, "length": 4096, "penalty_factor": 1.0, "log": true}},
+#: "checkpoint": {"every": 25},
+#: "logging": {"loggers": ["console", "wandb"], "project": "verl-dapo"}
 #: }
+
+# ---- the same with all its values, for RUN_DIR/resolved.json
+#= {
+#= "name": "qwen3-4b-dapo-rehearsal",
+#= "template": "dapo",
+#= "cluster": {"nodes": 2, "gpus_per_node": 2, "gpu": null, "gpu_memory_gb": null, "cpus_per_node": 2, "mem": null, "partition": "gpu", "account": null, "qos": null, "time": "00:30:00", "modules": ["singularitypro"], "network_interface": null, "join_timeout_s": 300.0, "extra_sbatch": []},
+#= "container": {"image": "images/verl-cpu.sif", "runtime": "auto", "cuda": null, "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
+#= "engine": {"verl": "0.9.1", "mode": "one_step_off"},
+#= "rollout": {"engine": "sglang", "nodes": 1, "gpus_per_node": 1, "tensor_parallel": 1, "n": 8, "gpu_memory_utilization": 0.7, "temperature": 1.0, "top_p": 1.0, "fp8": false, "max_model_len": null, "max_batched_tokens": null, "chunked_prefill": true, "max_num_seqs": null, "enforce_eager": null, "free_cache": null},
+#= "actor": {"strategy": "megatron", "gpus_per_node": null, "tensor_parallel": 1, "pipeline_parallel": 2, "context_parallel": 1, "expert_parallel": 1, "expert_tensor_parallel": null, "sequence_parallel": false, "fp8": null, "lr": 0.001, "mini_batch_size": 8, "micro_batch_size_per_gpu": 8, "dynamic_batch": true, "max_tokens_per_gpu": 2176, "recompute": null, "offload": []},
+#= "critic": {"path": null, "lr": 0.001, "micro_batch_size_per_gpu": null, "warmup_steps": 0, "clip_range": 0.5, "offload": []},
+#= "model": {"path": "models/Qwen3-4B-Thinking-2507"},
+#= "data": {"train": ["data/train.parquet"], "val": ["data/test.parquet"], "train_batch_size": 8, "max_prompt_length": 256, "max_response_length": 16, "shuffle": true, "seed": null},
+#= "reward": {"kind": "server", "model": "models/Unsafe-Reward-Qwen3-1.7B", "function": null, "function_name": "compute_score", "placement": "head", "gpus": 0, "max_length": null, "timeout_s": 30.0, "ready_timeout_s": 900.0, "deadline_s": 120.0, "unresponsive_s": 60.0, "min_score": -40.0, "max_score": 30.0},
+#= "algorithm": {"estimator": "grpo", "gamma": 1.0, "lam": 1.0, "norm_by_std": true, "use_kl_loss": false, "kl_loss_coef": 0.001, "kl_loss_type": "low_var_kl", "use_kl_in_reward": false, "kl_coef": 0.001, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 10.0, "loss_agg_mode": "token-mean", "entropy_coeff": 0.0, "overlong_buffer": {"enable": true, "length": 4, "penalty_factor": 1.0, "log": true}, "filter_groups": {"enable": false, "metric": "reward"}, "epochs": 30, "total_steps": 30, "test_every": -1},
+#= "checkpoint": {"dir": "outputs/qwen3-4b-dapo", "every": 30, "keep": null, "contents": null, "before_end_s": 300.0, "merge": true},
+#= "recovery": {"requeue": false, "max_restarts": 3, "stalled_s": 3600.0},
+#= "logging": {"loggers": ["console"], "project": "verl-dapo", "experiment": null},
+#= "rehearsal": {"image": "images/verl-cpu.sif", "rollout": "hf", "family": "qwen3", "steps": 30, "train_batch_size": 8, "n": 8, "max_prompt_length": 256, "max_response_length": 16, "lr": 0.001, "cpus_per_node": 2, "time": "00:30:00"},
+#= "overrides": []
+#= }
