@@ -33,6 +33,11 @@ SILENT_S = 60.0
 # From the script's start to the head's first sign: images come from slow disks.
 STARTING_S = 900.0
 _RECENT_STEPS = 10
+# What no clock, no step and no count of a real job comes to, and no date can be told of.
+_ENDLESS_S = 1e11
+_MOST = 10**15
+# A file may be nested deeper than Python's stack.
+_DEPTH = 10
 _OF_SLURM = {"TIMEOUT": "timeout", "CANCELLED": "cancelled", "COMPLETED": "ended"}
 _ENDED = ("completed", "failed", "cancelled", "timeout", "ended")
 
@@ -152,6 +157,10 @@ def _add_state(record: RunRecord, verdict: dict[str, Any], ask: Callable[[str], 
     queue = ask(record.job) if record.job else None
     if queue is not None:
         record.queue = {name: getattr(queue, name) for name in ("state", "reason", "start", "end", "ended")}
+    if record.state == "requeued" and queue is not None and queue.ended:
+        record.state = _OF_SLURM.get(queue.state, "failed")
+        record.why = f"Slurm says {queue.state}; it did not start the job again"
+        return
     if record.state == "requeued" or record.cause is not None:
         record.why = waiting(queue) if queue and queue.state == "PENDING" else ""
         return
@@ -202,7 +211,7 @@ def _add_training(record: RunRecord, run_dir: Path, manifest: dict[str, Any]) ->
     resolved = manifest.get("resolved_job")
     wanted = resolved.get("algorithm", {}) if isinstance(resolved, dict) else {}
     planned = wanted.get("total_steps") if isinstance(wanted, dict) else None
-    record.total_steps = next((log.total for log in reversed(logs) if log.total), None) or _whole(planned)
+    record.total_steps = _whole(next((log.total for log in reversed(logs) if log.total), None)) or _whole(planned)
     record.steps = steps[-1].number if steps else 0
     record.rewards = [step.reward for step in steps if step.reward is not None]
     part = max(1, len(record.rewards) // 10)
@@ -243,20 +252,21 @@ def _read_log(folder: Path, record: RunRecord) -> TrainingLog:
 
 
 def _recent_seconds(steps: list[Step]) -> float | None:
-    recent = [step.seconds for step in steps[-_RECENT_STEPS:] if step.seconds is not None and step.seconds > 0]
+    recent = [step.seconds for step in steps[-_RECENT_STEPS:] if step.seconds and 0 < step.seconds < _ENDLESS_S]
     return statistics.median(recent) if recent else None
 
 
 def _add_time(record: RunRecord, manifest: dict[str, Any]) -> None:
     ends_at = manifest.get("ends_at")
-    if isinstance(ends_at, (int, float)) and not isinstance(ends_at, bool):
+    if isinstance(ends_at, (int, float)) and not isinstance(ends_at, bool) and 0 < ends_at < _ENDLESS_S:
         record.ends_at = float(ends_at)
     if record.over or record.seconds_per_step is None or not record.total_steps:
         return
     left = max(0, record.total_steps - record.steps)
     record.seconds_left = left * record.seconds_per_step
     if record.ends_at is not None:
-        record.steps_that_fit = min(left, max(0, int((record.ends_at - time.time()) / record.seconds_per_step)))
+        fit = (record.ends_at - time.time()) / record.seconds_per_step
+        record.steps_that_fit = int(min(left, max(0.0, fit)))
         record.fits = record.steps_that_fit == left
 
 
@@ -279,18 +289,22 @@ def _object(path: Path, record: RunRecord) -> dict[str, Any]:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST else None
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else printable(value if isinstance(value, str) else json.dumps(value), 4096)
+    return (
+        None if value is None else printable(value if isinstance(value, str) else json.dumps(_clean(value)), 4096)
+    )
 
 
-def _clean(value: Any) -> Any:
+def _clean(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, (dict, list)) and depth > _DEPTH:
+        return "..."
     if isinstance(value, dict):
-        return {printable(str(key)): _clean(inner) for key, inner in value.items()}
+        return {printable(str(key)): _clean(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_clean(inner) for inner in value]
+        return [_clean(inner, depth + 1) for inner in value]
     return printable(value, 4096) if isinstance(value, str) else value
 
 

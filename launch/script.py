@@ -155,7 +155,7 @@ def _lines(values: dict[str, Any]) -> list[str]:
 
 
 def _given_lines(request: RenderRequest) -> list[str]:
-    """What the user set, from which the same script is rendered: rules tell a value that was set from a default."""
+    """What the user set: rendered again, all values would count as set, and rules look at that."""
     job = request.given or request.job
     return _lines({"template": job.template, **job.model_dump(mode="json", exclude_unset=True)})
 

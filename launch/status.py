@@ -10,6 +10,9 @@ Exit codes: 0 shown, whatever became of the job; 1 there is no such run; 2 usage
 import argparse
 import io
 import json
+import math
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -27,8 +30,9 @@ _SHOWN_NODES = 8
 _EPILOG = """\
 example: python -m launch.status outputs/qwen3-4b-grpo/run-1234 --json
 
-states: pending (in the queue), starting, running, silent (no sign of life of the head node), requeued, completed,
-        failed, cancelled, timeout, ended (without a verdict)
+states: pending (in the queue), starting (no sign of the head node yet), running, silent (no sign of life of the
+        head node), requeued, completed, failed, cancelled, timeout (the time limit ended it: its verdict says
+        "failed", kind "wall-time"), ended (without a verdict)
 exit codes: 0 shown, whatever became of the job (its own code is "exit_code" of --json); 1 no such run; 2 usage
 """
 
@@ -43,6 +47,8 @@ def find_run(what: str | None, below: Path) -> Path:
     Raises:
         NoRunError: naming what was looked for and where.
     """
+    if what is not None and not Path(what).is_dir() and "/" not in what:
+        what = what.removeprefix("run-")
     if what is not None and Path(what).is_dir():
         marks = ("manifest.json", "verdict.json", "logs", "failed-*.json", "job.json", "heartbeat")
         if not any(any(Path(what).glob(name)) for name in marks):
@@ -54,7 +60,8 @@ def find_run(what: str | None, below: Path) -> Path:
     if not runs:
         named = f"no run directory or job {what!r}" if what else "no run"
         raise NoRunError(
-            f"{named}: looked for {below}/*/run-{'*' if what is None else what}; name a run directory"
+            f"{named}: looked for {below}/*/run-{'*' if what is None else what} in {Path.cwd()}; call it in the "
+            "job's project folder, or name a run directory"
         )
     return runs[-1]
 
@@ -82,12 +89,13 @@ def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
     groups = [values[start : start + size] for start in range(0, len(values), size)]
     means = [sum(group) / len(group) for group in groups]
     shown = [mean for mean in means if mean - mean == 0] or finite
-    low, span = min(shown), max(shown) - min(shown)
+    low = min(shown) / 2  # halves: the difference of two finite numbers may be none
+    span = max(shown) / 2 - low
 
     def bar(mean: float) -> str:
         if mean - mean != 0:
             return "·"
-        return _BARS[round((mean - low) / span * (len(_BARS) - 1))] if span else _BARS[0]
+        return _BARS[round((mean / 2 - low) / span * (len(_BARS) - 1))] if span else _BARS[0]
 
     return "".join(map(bar, means))
 
@@ -135,8 +143,12 @@ def _nodes(run: RunRecord) -> str:
 def _failure(run: RunRecord) -> Iterator[tuple[str, str]]:
     if run.cause is None:
         return
-    yield "failed", f"{run.component} on {run.node}: {run.cause}"
-    if run.kind:
+    label = run.state if run.state in ("cancelled", "timeout") else "failed"
+    if run.component == "job":  # no part of it has failed
+        yield label, f"{run.cause.removeprefix('cancelled: ')}, on {run.node}"
+    else:
+        yield label, f"{run.component} on {run.node}: {run.cause}"
+    if run.kind and run.kind != run.state:
         yield "cause", run.kind + (f": {run.meaning}" if run.meaning else "")
     if run.evidence:
         line = f":{run.evidence['line']}" if run.evidence["line"] else ""
@@ -193,7 +205,18 @@ def _read(what: str | None) -> RunRecord:
 
 def _shown(run: RunRecord, as_json: bool) -> str:
     # ASCII, so that no character of a log can act on a terminal.
-    return json.dumps(asdict(run), indent=2, ensure_ascii=True, allow_nan=True) if as_json else table(run)
+    return (
+        json.dumps(_finite(asdict(run)), indent=2, ensure_ascii=True, allow_nan=False) if as_json else table(run)
+    )
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _seconds(text: str) -> float:
@@ -235,3 +258,7 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:  # the way out of --watch
         sys.exit(0)
+    except BrokenPipeError:  # ... | head
+        # Python flushes stdout once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)

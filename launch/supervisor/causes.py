@@ -15,7 +15,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from launch.supervisor.cause_finder import Found, find_cause
 from launch.supervisor.symptoms import LINKS, raised_kind, said_kind
-from launch.supervisor.verdict import EXIT_CODES, Evidence, Failure
+from launch.supervisor.verdict import EXIT_CODES, GOES_ON, Evidence, Failure
 
 # Of other parts' logs: what can take this part with it shows in their last lines.
 _OTHER_BYTES = 256 << 10
@@ -156,12 +156,9 @@ _ROWS = (
     _row(
         "wall-time",
         "the time limit of the allocation came",
-        "submit again: the job goes on from its last checkpoint; or set recovery.requeue, a longer "
-        "cluster.time, more frequent checkpoints",
+        f"submit again: {GOES_ON}; or set recovery.requeue, a longer cluster.time, more frequent checkpoints",
     ),
-    _row(
-        "cancelled", "a user or the site ended the job", "submit again: the job goes on from its last checkpoint"
-    ),
+    _row("cancelled", "a user or the site ended the job", f"submit again: {GOES_ON}"),
     _row(
         "killed",
         "a signal from outside ended the part, and nothing says why",
@@ -241,7 +238,8 @@ def _signal_of(failure: Failure) -> Optional[int]:
     match = _SIGNAL.search(failure.cause)
     if match:
         return int(match.group(1))
-    return failure.exit_code - 128 if failure.component == "trainer" and failure.exit_code > 128 else None
+    # Linux has 64 signals; 255 is sys.exit(-1).
+    return failure.exit_code - 128 if failure.component == "trainer" and 128 < failure.exit_code <= 192 else None
 
 
 def _look(failure: Failure, logs: Sequence[Path], number: Optional[int]) -> Tuple[str, Optional[Evidence]]:

@@ -2,7 +2,7 @@
 
 What a restart may heal is a fixed set of kinds (HEALS); what it cannot heal (memory, configuration, a path, a full
 disk, a cancelled job) would only use node hours again. An attempt that came no further than the one before is the
-last.
+last; the batch script, which decides where no head lives to do so, only counts.
 """
 
 import json
@@ -25,6 +25,8 @@ HEALS = {
     "stalled": "the trainer hung",
     "port-taken": "another program had a port",
 }
+# Ray's GPUs are counted when all nodes have joined (head.py): they are the same at the next start.
+_WRONG_GPUS = re.compile(r"\bRay has \S+ GPUs, the job needs\b")
 # The same by the part that failed, where nothing in its log says why.
 _UNKNOWN = ("", "unrecognised", "killed")
 _HEALS_OF_PART = {
@@ -38,7 +40,7 @@ _HEALS_OF_PART = {
 
 @dataclass(frozen=True)
 class Restart:
-    """A decision, and why, for a person."""
+    """A decision, and why, for a person; "" where there was nothing to decide."""
 
     requeue: bool
     why: str
@@ -54,12 +56,14 @@ def decide(settings: Settings, failure: Optional[Failure], steps_done: int, save
     """
     if failure is None:
         return Restart(False, "the job is done")
-    if settings.max_restarts < 1:
-        return Restart(False, "recovery.requeue is off")
     why = _heals(failure)
     if why is None:
         named = failure.kind or failure.component
-        return Restart(False, f"another start would not heal this ({named})")
+        text = f"another start would not heal this ({named})"
+        return Restart(False, text if settings.max_restarts else "")  # nobody has asked
+    if settings.max_restarts < 1:
+        without = "without Slurm nothing starts the job again"
+        return Restart(False, "recovery.requeue is off" if settings.nodelist else without)
     if settings.attempt >= settings.max_restarts:
         return Restart(
             False,
@@ -82,6 +86,8 @@ def decide(settings: Settings, failure: Optional[Failure], steps_done: int, save
 def _heals(failure: Failure) -> Optional[str]:
     if failure.kind in _UNKNOWN:
         return _HEALS_OF_PART.get(failure.component)
+    if failure.kind == "nodes-missing" and _WRONG_GPUS.search(failure.cause):
+        return None
     return HEALS.get(failure.kind)
 
 

@@ -51,6 +51,8 @@ _TELLING = (
     re.compile(r""),
 )
 _EVIDENCE_BYTES = 65536
+# In what to do, where there is a checkpoint that the next job finds.
+GOES_ON = "the job goes on from its last checkpoint"
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,13 @@ class Failure:
     def line(self) -> str:
         """One line for a person."""
         where = f"; {self.evidence.file}: {self.evidence.text}" if self.evidence else ""
-        return f"{self.component} on {self.node} failed: {self.cause} (exit code {self.exit_code}){where}"
+        # No part of a job that was cancelled or came to its time limit has failed.
+        what = (
+            f"{self.cause}, on {self.node}"
+            if self.component == "job"
+            else (f"{self.component} on {self.node} failed: {self.cause}")
+        )
+        return f"{what} (exit code {self.exit_code}){where}"
 
 
 class SetupError(RuntimeError):
@@ -211,7 +219,7 @@ def write_verdict(
         "kind": told.get("kind") or None,
         "cause": told.get("cause"),
         "evidence": told.get("evidence"),
-        "what_to_do": told.get("what_to_do") or None,
+        "what_to_do": _start_anew(told.get("what_to_do") or "", run_dir, training.get("last_checkpoint")) or None,
         "exit_code": failure.exit_code if failure else 0,
         "started": time.strftime(stamp, time.localtime(started)),
         "ended": time.strftime(stamp),
@@ -221,6 +229,16 @@ def write_verdict(
         "hf_model": None,
         **training,
         "requeue": bool(restart and restart.requeue),
-        "requeue_why": restart.why if restart else None,
+        "requeue_why": (restart.why or None) if restart else None,
     }
     write_json(run_dir / "verdict.json", verdict)
+
+
+def _start_anew(what_to_do: str, run_dir: Path, checkpoint: Union[int, str, None]) -> str:
+    """`what_to_do` without a promise that the next job cannot keep."""
+    if not checkpoint:
+        return what_to_do.replace(GOES_ON, "it begins at step 1: no checkpoint was written")
+    if run_dir in Path(str(checkpoint)).parents:
+        kept = "a rehearsal keeps its checkpoints in its run directory"
+        return what_to_do.replace(GOES_ON, f"it begins at step 1: {kept}")
+    return what_to_do

@@ -368,6 +368,16 @@ def test_failures_without_a_log_of_their_own(component: str, cause: str, code: i
     assert told.what_to_do
 
 
+def test_an_exit_code_of_no_signal_is_none(tmp_path: Path):
+    """sys.exit(-1) is 255; a signal hides what the log says."""
+    log = tmp_path / "n1-trainer.log"
+    log.write_text("Traceback (most recent call last):\nOSError: [Errno 28] No space left on device\n")
+    told = diagnose(Failure("trainer", "n1", "ended with 255", 255), [log], 0)
+    assert (told.kind, told.exit_code) == ("disk-full", 255)
+    unknown = diagnose(Failure("trainer", "n1", "ended with 255", 255), [], 0)
+    assert unknown.kind == "unrecognised"
+
+
 def test_the_telling_line_of_a_killed_raylet(tmp_path: Path):
     evidence = judge(tmp_path, RAYLET_KILLED, "ray worker", 23).evidence
     assert evidence is not None

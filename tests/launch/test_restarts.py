@@ -1,6 +1,7 @@
 """Which failures start a job again, and when that ends."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,13 @@ HEALED = {
 def settings(run_dir: Path, attempt: int = 0, restarts: int = 3) -> Settings:
     words = ["--run-dir", str(run_dir), "--checkpoint-dir", "/c", "--nodes", "2", "--ray-gpus-head", "1"]
     words += ["--ray-gpus-other", "1", "--ray-cpus", "9", "--max-restarts", str(restarts), "::trainer", "t"]
-    slurm = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURMD_NODENAME": "n0"}
+    slurm = {
+        "SLURM_JOB_ID": "77",
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURMD_NODENAME": "n0",
+        "SLURM_JOB_NODELIST": "n[0-1]",
+    }
     return read_settings(words, {**slurm, "SLURM_RESTART_COUNT": str(attempt)})
 
 
@@ -64,6 +71,15 @@ def test_a_part_that_ended_for_no_known_reason(tmp_path: Path, kind: str, compon
 def test_it_is_for_those_who_asked(tmp_path: Path):
     decided = decide(settings(tmp_path, restarts=0), failure("wall-time"), 5, 4)
     assert (decided.requeue, decided.why) == (False, "recovery.requeue is off")
+    local = replace(settings(tmp_path, restarts=0), nodelist="")
+    assert decide(local, failure("wall-time"), 5, 4).why == "without Slurm nothing starts the job again"
+    assert decide(local, failure("cancelled", "job"), 5, 4).why == ""
+
+
+def test_gpus_that_are_not_there_are_not_there_again(tmp_path: Path):
+    cause = "Ray has 3 GPUs, the job needs 4: 10.0.0.1"
+    decided = decide(settings(tmp_path), Failure("nodes", "n1", cause, 21, kind="nodes-missing"), 0, None)
+    assert not decided.requeue
 
 
 def test_a_job_that_is_done_is_done(tmp_path: Path):

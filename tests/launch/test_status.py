@@ -170,7 +170,26 @@ def test_a_failed_job_says_why_and_what_to_do(run_dir: Path):
 def test_a_job_that_ran_out_of_time(run_dir: Path):
     failure = Failure("job", "n1", "out of time: signal 15", 47, kind="wall-time")
     write_verdict(run_dir, state="failed", started=0.0, failure=failure, training={})
-    assert "state      timeout\n" in shown(run_dir)
+    assert "state      timeout\ntimeout    out of time: signal 15, on n1\ncause      wall-time: " in shown(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "says"),
+    [
+        (None, "submit again: it begins at step 1: no checkpoint was written"),
+        ("/c/global_step_7", "submit again: the job goes on from its last checkpoint"),
+        ("checkpoints/global_step_7", "submit again: it begins at step 1: a rehearsal keeps"),
+    ],
+)
+def test_a_cancelled_job_is_told_once_and_what_comes_next(run_dir: Path, checkpoint: str | None, says: str):
+    failure = Failure("job", "n1", "cancelled: SIGINT", 143, None, "cancelled", CAUSES["cancelled"].what_to_do)
+    assert failure.line() == "cancelled: SIGINT, on n1 (exit code 143)"
+    saved = checkpoint and str(run_dir / checkpoint)
+    write_verdict(run_dir, state="cancelled", started=0.0, failure=failure, training={"last_checkpoint": saved})
+    screen = shown(run_dir)
+    assert "state      cancelled\ncancelled  SIGINT, on n1\nto do      " in screen
+    assert f"to do      {says}" in screen
+    assert "restart" not in screen
 
 
 def test_a_requeued_job_with_two_attempts(run_dir: Path):
@@ -191,6 +210,10 @@ def test_a_requeued_job_with_two_attempts(run_dir: Path):
     screen = shown(run_dir, QueueState("PENDING", "BeginTime", "2026-11-30T04:00:00"))
     assert "state      requeued: waits in the queue: BeginTime" in screen
     assert "restart    restart 1 of 3" in screen
+    # Slurm refused: nobody watches for ever.
+    refused = read_run(run_dir, lambda _: QueueState("FAILED", ended=True))
+    assert (refused.state, refused.over) == ("failed", True)
+    assert "did not start the job again" in refused.why
     # What the script does at the start of the second attempt, which goes on from step 15.
     (run_dir / "verdict.json").rename(run_dir / "verdict.0.json")
     (run_dir / "logs.1").mkdir()
@@ -257,6 +280,24 @@ def test_foreign_values_are_survived(run_dir: Path, key: str, value: Any):
     (run_dir / "manifest.json").write_text(json.dumps({"job": 1, key: value}))
     assert "steps      20" in shown(run_dir)
     json.dumps(summarize(run_dir))
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e18", "-1e18", "9" * 400, '{"a":' * 900 + "1" + "}" * 900])
+@pytest.mark.parametrize("key", ["ends_at", "attempt", "nodes", "component"])
+def test_values_beyond_all_bounds_are_survived(run_dir: Path, key: str, text: str):
+    (run_dir / "manifest.json").write_text(f'{{"job": 1, "nodes": [{{"node": {text}}}], "{key}": {text}}}')
+    (run_dir / "verdict.0.json").write_text(f'{{"state": "failed", "{key}": {text}}}')
+    (run_dir / "logs" / "n1-trainer.log").write_text(steps(1, 2, total=10))
+    assert "steps      2 of 10" in shown(run_dir)
+
+
+@pytest.mark.parametrize("seconds", ["inf", "1e-320", "1e300"])
+def test_steps_of_any_length_are_survived(run_dir: Path, seconds: str):
+    living(run_dir, ends_at=time.time() + 1000)
+    log = steps(1, 2, total=10**11).replace("np.float64(1.0)", f"np.float64({seconds})")
+    log = log.replace("mean:0.1 ", "mean:1e308 ").replace("mean:0.2 ", "mean:-1e308 ")
+    (run_dir / "logs" / "n1-trainer.log").write_text(log)
+    assert "steps      2 of 100000000000" in shown(run_dir)
 
 
 @settings(max_examples=150, deadline=None)
@@ -414,6 +455,23 @@ def test_the_command(run_dir: Path, tmp_path: Path):
     missing = status(tmp_path, "99")
     assert missing.returncode == 1
     assert "outputs/*/run-99" in missing.stderr
+    assert f" in {tmp_path};" in missing.stderr
+    assert "steps      20" in status(tmp_path, "run-17").stdout
+
+
+def test_a_closed_pipe_is_no_traceback(run_dir: Path, tmp_path: Path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "launch.status", "17"]
+    done = subprocess.run(command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_json_has_no_nan(run_dir: Path, capsys: pytest.CaptureFixture[str]):
+    (run_dir / "logs" / "n1-trainer.log").write_text(steps(1, 3).replace("mean:0.2", "mean:nan"))
+    assert main([str(run_dir), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["rewards"] == [0.1, None, 0.3]
 
 
 def test_a_job_that_waits_has_no_run_directory(tmp_path: Path):
