@@ -103,15 +103,10 @@ def describe_file(path: Path) -> Dict[str, Any]:
 def describe_image(path: Path, notes: Mapping[str, str]) -> Dict[str, Any]:
     """A SIF's path, size, mtime and id (the UUID that its builder gave it), and its hash when it is noted.
 
-    A container does not see the file that it runs from, unless that is bound: the script then has noted
-    image_size and image_mtime (Unix seconds) on the host.
+    {path, error, sha256} where the container does not see the file that it runs from.
     """
     told = describe_file(path)
-    if "error" in told:
-        noted = {name: notes.get(f"image_{name}", "") for name in ("size", "mtime")}
-        if all(text.isascii() and text.isdigit() for text in noted.values()):
-            told = {"path": str(path), **{name: int(text) for name, text in noted.items()}}
-    else:
+    if "error" not in told:
         told["sif_id"] = sif_id(path)
     told["sha256"] = notes["image_sha256"] if _HEX.match(notes.get("image_sha256", "")) else None
     return told
