@@ -16,9 +16,10 @@ if __package__ in (None, ""):
     # By path, so that PYTHONPATH stays the image's own; modules of launch/ must not shadow others.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from launch.supervisor.guard import failed_alone, guarded
+from launch.supervisor.guard import failed_alone, flush, guarded
 from launch.supervisor.limits import low_limits, raise_open_files
 from launch.supervisor.node_folder import clean_up, make_temp_dir
+from launch.supervisor.parts import say
 from launch.supervisor.settings import Settings, UsageError, read_settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError
 
@@ -41,7 +42,7 @@ def _cancelled() -> Optional[int]:
 def _role(settings: Settings) -> Callable[[Settings, Callable[[], Optional[int]]], int]:
     """What this node does. Hundreds of nodes import from one file system at once: each only what it needs."""
     if settings.rank == 0:
-        from launch.supervisor.outcome import run_head
+        from launch.supervisor.head import run_head
 
         return run_head
     from launch.supervisor.worker import run_worker
@@ -53,8 +54,9 @@ def _supervise(settings: Settings) -> int:
     started = time.time()
     try:
         for text in (*raise_open_files(), *low_limits(shared_memory=not settings.logical_gpus)):
-            print(f"[{settings.node}] warning: {text}", file=sys.stderr, flush=True)
-        if settings.ray_cpus < settings.min_cpus:
+            say(settings, f"warning: {text}", to=sys.stderr)
+        in_ray = not (settings.reward_node and settings.rank == settings.reward_rank)
+        if in_ray and settings.ray_cpus < settings.min_cpus:
             raise SetupError(
                 f"node {settings.node} gives this job {settings.ray_cpus} CPUs; verl asks Ray for "
                 f"{settings.min_cpus} or more on a node and would wait for ever; set cluster.cpus_per_node"
@@ -73,11 +75,11 @@ def _supervise(settings: Settings) -> int:
     finally:
         left = clean_up(settings.temp_dir, grace_s=3.0)
         if left:
-            print(f"[{settings.node}] processes {left} could not be ended", file=sys.stderr, flush=True)
+            say(settings, f"processes {left} could not be ended", to=sys.stderr)
 
 
 def main(words: Optional[List[str]] = None) -> int:
-    """Exit codes: 0 done; the trainer's own; 19 to 31 and 143 as in README, "Exit codes"; 2 usage."""
+    """Exit codes: 0 done; the trainer's own; 19 to 47 and 143 as in README, "Exit codes"; 2 usage."""
     for number in _ENDING:
         signal.signal(number, _remember)
     try:
@@ -92,7 +94,6 @@ def main(words: Optional[List[str]] = None) -> int:
 
 if __name__ == "__main__":
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     # srun ends the image's file system with the step: what Python would read of it at its end is a SIGBUS.
     os._exit(code)

@@ -74,6 +74,8 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
     env.update(expiration_environment(settings))
     # As many threads as cores in each of many processes meet the limit of processes.
     env.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Ray colours the names of its workers, and the log is a file.
+    env.setdefault("RAY_COLOR_PREFIX", "0")
     return env
 
 

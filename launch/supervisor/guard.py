@@ -10,10 +10,12 @@ import os
 import signal
 import sys
 import time
+import traceback
 from types import FrameType
 from typing import Callable, Optional, Sequence
 
 from launch.supervisor.node_folder import clean_up
+from launch.supervisor.parts import say
 from launch.supervisor.processes import adopt_orphans, note_shared_memory
 from launch.supervisor.settings import Settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, note_failure
@@ -34,7 +36,7 @@ def guarded(settings: Settings, supervise: Callable[[], int], signals: Sequence[
     _guard = os.getpid()
     child = os.fork()
     if child == 0:
-        _run(supervise)
+        _run(settings, supervise, started)
 
     def pass_on(number: int, _frame: Optional[FrameType]) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -50,18 +52,30 @@ def guarded(settings: Settings, supervise: Callable[[], int], signals: Sequence[
     return code
 
 
-def _run(supervise: Callable[[], int]) -> None:
-    """The child; does not return."""
-    code = EXIT_CODES["head"]
+def _run(settings: Settings, supervise: Callable[[], int], started: float) -> None:
+    """The child; does not return. What nobody foresaw is told as well, and has a verdict."""
+    component = "head" if settings.rank == 0 else "node"
+    code = EXIT_CODES[component]
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         adopt_orphans()
         code = supervise()
+    except Exception as error:  # noqa: BLE001  a mistake of ours
+        with contextlib.suppress(OSError, ValueError):  # nobody takes stderr any more
+            traceback.print_exc()
+        failure = Failure(component, settings.node, f"{type(error).__name__}: {error}", code)
+        code = failed_alone(settings, failure, started)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush()
         # srun ends the image's file system with the step: what Python would read of it at its end is a SIGBUS.
         os._exit(code)
+
+
+def flush() -> None:
+    """Let out what this process has said; one whose output goes nowhere ends with its own code all the same."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
 
 
 def is_unguarded() -> bool:
@@ -87,11 +101,13 @@ def _killed(settings: Settings, number: int, started: float) -> int:
 
 def failed_alone(settings: Settings, failure: Failure, started: float) -> int:
     """A failure that no head can tell; returns the exit code. srun ends the other nodes for it."""
-    print(f"[{settings.node}] {failure.line()}", file=sys.stderr, flush=True)
-    with contextlib.suppress(OSError):  # it may be the run directory that fails; the line above is out
+    say(settings, failure.line(), to=sys.stderr)
+    try:
         note_failure(settings.run_dir, failure)
         if settings.rank == 0 and not (settings.run_dir / "verdict.json").exists():
             from launch.supervisor.outcome import conclude  # no other node needs it
 
             return conclude(settings, failure, started)
+    except Exception as error:  # noqa: BLE001  it may be the run directory that fails; the line above is out
+        say(settings, f"this failure cannot be noted: {error}", to=sys.stderr)
     return failure.exit_code

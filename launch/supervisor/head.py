@@ -4,8 +4,9 @@ import os
 import secrets
 import shlex
 import time
+import traceback
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from launch.supervisor.control import Hub
 from launch.supervisor.environment import (
@@ -14,25 +15,60 @@ from launch.supervisor.environment import (
     with_direct,
     with_head,
 )
+from launch.supervisor.limits import oom_kills
 from launch.supervisor.manifest import hash_command, write_manifest
-from launch.supervisor.parts import Parts, failure_of
+from launch.supervisor.outcome import conclude
+from launch.supervisor.parts import Parts, failure_of, say
 from launch.supervisor.ports import ephemeral_warning, free_plan
 from launch.supervisor.processes import Component, stop
 from launch.supervisor.ray_head import RayHead
 from launch.supervisor.rewards import Rewards
 from launch.supervisor.settings import Settings
 from launch.supervisor.training import STOP_S, train
-from launch.supervisor.verdict import EXIT_CODES, JobFailed, write_json
-from launch.supervisor.watch import Cancelled, Wait, Watch, say
+from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError, write_json
+from launch.supervisor.watch import Cancelled, Wait, Watch
 
 # Ray's own imports may come from a slow shared file system.
 _RAY_START_S = 300.0
-_RAY_TRIES = 3
 _WORKERS_END_S = 15.0
 _LATE_NODES_S = 10.0
 # The trainer's overrides are in the script; in the log they would fill a page.
 _SHOWN_WORDS = 12
 _SHOWN_LINES = 10
+
+
+def run_head(settings: Settings, cancelled: Cancelled) -> int:
+    """Run the job and write its verdict; returns the job's exit code."""
+    started = time.time()
+    before = oom_kills() or 0
+    head, failure = _run(settings, cancelled)
+    kills = (oom_kills() or 0) - before + (head.oom_kills_elsewhere if head is not None else 0)
+    # The verdict first: what follows takes time, and a cancelled job has little.
+    hf_model = head.hf_model if head is not None else None
+    exit_code = conclude(settings, failure, started, oom_kills=kills, hf_model=hf_model)
+    if head is not None:
+        for last in (head.record, lambda: head.close(exit_code)):
+            try:
+                last()
+            except Exception as error:  # noqa: BLE001  the job is over, and the other nodes must hear of it
+                say(settings, f"while ending the job: {type(error).__name__}: {error}")
+    return exit_code
+
+
+def _run(settings: Settings, cancelled: Cancelled) -> "Tuple[Optional[Head], Optional[Failure]]":
+    """Whatever happens becomes a failure, since the other nodes wait for the end."""
+    head: Optional[Head] = None
+    try:
+        head = Head(settings, cancelled)
+        head.run()
+    except JobFailed as error:
+        return head, error.failure
+    except SetupError as error:
+        return head, Failure("setup", settings.node, str(error), EXIT_CODES["setup"])
+    except Exception as error:  # noqa: BLE001  a full disk, a run directory that vanished, a mistake of ours
+        traceback.print_exc()
+        return head, Failure("head", settings.node, f"{type(error).__name__}: {error}", EXIT_CODES["head"])
+    return head, None
 
 
 class Head:
@@ -58,6 +94,11 @@ class Head:
         self._closed = False
         self.hf_model: Optional[Path] = None
 
+    @property
+    def oom_kills_elsewhere(self) -> int:
+        """Processes that the kernels of other nodes killed for want of memory, as these nodes told."""
+        return sum(self._watch.oom_kills.values())
+
     # ---- the order of the job
 
     def run(self) -> None:
@@ -68,7 +109,8 @@ class Head:
         """
         settings = self._settings
         self._publish()
-        say(settings, f"head at {settings.address} ({settings.interface}), {settings.nodes} nodes")
+        nodes = f"{settings.nodes} node{'s' if settings.nodes > 1 else ''}"
+        say(settings, f"head at {settings.address} ({settings.interface}), {nodes}")
         if settings.check:
             self._run_to_end("check", settings.check)
         if settings.resume and any(settings.checkpoint_dir.glob("global_step_*")):
@@ -144,7 +186,7 @@ class Head:
         hashing = hash_command(self._settings)
         if hashing:
             # It reads the whole image: not before the trainer has started, and nobody waits for it.
-            self._parts.start("hashes", hashing, self._env)
+            self._parts.start_aside("hashes", hashing, self._env)
         return trainer
 
     # ---- the parts

@@ -1,13 +1,14 @@
 """Nodes of the job that died before they said hello: nobody else would tell for minutes.
 
 A node is asked by opening a connection to a port where nothing listens: a machine that lives refuses it. Silence
-alone proves nothing, since firewalls are silent as well: it counts where another node of the job does answer.
+alone proves nothing, since firewalls are silent as well: it counts where another node of the job does answer. All
+are asked by their names: the network of these need not be the one that the job uses.
 """
 
 import socket
 import threading
 import time
-from typing import Dict, Iterable, List, Mapping, Optional
+from typing import Collection, Dict, Iterable, List, Optional
 
 from launch.supervisor.nodelist import addresses_of
 
@@ -41,23 +42,23 @@ class MissingNodes:
         self._asked = self._since
         self._silences: Dict[str, int] = {}
 
-    def dead(self, joined: Mapping[str, str], missing: Iterable[str]) -> List[str]:
+    def dead(self, joined: Collection[str], missing: Iterable[str]) -> List[str]:
         """Missing nodes that were silent several times in a row while a node that joined did answer.
 
         Args:
-            joined: name -> address of the nodes that said hello.
+            joined: names of the nodes that said hello.
             missing: names of the others.
         """
         now = time.monotonic()
         idle = self._asking is None or not self._asking.is_alive()
         if joined and idle and now - self._since > _FIRST_S and now - self._asked > _EVERY_S:
             self._asked = now
-            self._asking = threading.Thread(target=self._ask, args=(dict(joined), list(missing)), daemon=True)
+            self._asking = threading.Thread(target=self._ask, args=(list(joined), list(missing)), daemon=True)
             self._asking.start()
         return sorted(name for name, times in self._silences.items() if times >= _SILENCES and name not in joined)
 
-    def _ask(self, joined: Dict[str, str], missing: List[str]) -> None:
-        if not any(answers(address) for address in list(joined.values())[:3]):
+    def _ask(self, joined: List[str], missing: List[str]) -> None:
+        if not any(answers(address) for name in joined[:3] for address in addresses_of([name])):
             return
         for name in missing[:16]:
             addresses = addresses_of([name])

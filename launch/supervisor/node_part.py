@@ -13,7 +13,7 @@ from launch.supervisor.environment import (
     with_head,
 )
 from launch.supervisor.log_limit import cut_logs
-from launch.supervisor.parts import failure_of
+from launch.supervisor.parts import failure_of, say
 from launch.supervisor.ports import PortPlan, free_plan
 from launch.supervisor.processes import SIGNAL_S, Component
 from launch.supervisor.ray_cluster import port_was_taken, start_command, worker_arguments
@@ -27,7 +27,11 @@ _TRIES = 3
 
 
 class NodePart:
-    """This node's part of the job."""
+    """This node's part of the job.
+
+    Attributes:
+        ports: of this node; others when Ray found one of them taken.
+    """
 
     def __init__(
         self, settings: Settings, head_address: str, ports: PortPlan, cancelled: Callable[[], Optional[int]]
@@ -35,7 +39,7 @@ class NodePart:
         self._settings = settings
         self._cancelled = cancelled
         self._head_address = head_address
-        self._ports = ports
+        self.ports = ports
         self._part: Optional[Component] = None
         self._told: Dict[str, Any] = {}
         self._tries = 0
@@ -53,7 +57,7 @@ class NodePart:
                 self._told = message
                 self._attempt(self._start_server if self._serves else self._start_ray)
         if self._told and self._part is not None and self._part.poll() is not None and self._lost_a_port():
-            self._ports = free_plan(self._settings.job_number)
+            self.ports = free_plan(self._settings.job_number)
             self._since.pop("death", None)
             self._attempt(self._import_ray)
             self._attempt(self._start_ray)
@@ -78,7 +82,7 @@ class NodePart:
         """Keep the log of this node's part within its limit."""
         if self._part is not None:
             for told in cut_logs([self._part.log]):
-                print(f"[{self._settings.node}] {told}", flush=True)
+                say(self._settings, told)
 
     def _attempt(self, start: Callable[[], None]) -> None:
         """What goes wrong is told to the head with the next `failure`."""
@@ -100,7 +104,7 @@ class NodePart:
         gcs = int(told["gcs_port"])
         env = with_head(self._base(), settings, self._head_address, gcs, str(told["reward_url"]))
         env, _ = device_environments(with_direct(env, [str(node) for node in told["addresses"]]), settings)
-        arguments = worker_arguments(settings, self._ports, f"{self._head_address}:{gcs}")
+        arguments = worker_arguments(settings, self.ports, f"{self._head_address}:{gcs}")
         if self._part is not None:
             self._part.tell(json.dumps({"env": env, "arguments": arguments}) + "\n")
 
@@ -108,7 +112,7 @@ class NodePart:
         settings = self._settings
         env = with_direct(self._base(), [self._head_address, settings.address])
         _, env = device_environments(env, settings)
-        command = server_command(settings, settings.address, self._ports.reward)
+        command = server_command(settings, settings.address, self.ports.reward)
         self._part = Component("reward server", command, settings.log("reward server"), env, settings.run_dir)
 
     def _lost_a_port(self) -> bool:

@@ -30,6 +30,7 @@ def _resources(settings: Settings, ports: PortPlan) -> List[str]:
         f"--min-worker-port={ports.worker_min}",
         f"--max-worker-port={ports.worker_max}",
         "--disable-usage-stats",
+        "--log-color=false",
         "--block",
     ]
     size = settings.object_store_bytes or node_object_store(os.environ)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Dict, Optional
 
 from launch.supervisor.environment import device_environments, with_head
-from launch.supervisor.parts import Parts
+from launch.supervisor.parts import Parts, say
 from launch.supervisor.ports import PortPlan, free_plan
 from launch.supervisor.processes import Component, stop
 from launch.supervisor.ray_cluster import head_command, port_was_taken, watch_command
@@ -48,7 +48,7 @@ class RayHead:
         self.up = _listens(self._settings.address, self.ports.gcs)
         if self.up or self._head.poll() is None or self._tries >= _TRIES or not port_was_taken(self._head.log):
             return
-        print(f"[{self._settings.node}] a port of Ray was taken by another program; trying others", flush=True)
+        say(self._settings, "a port of Ray was taken by another program; trying others")
         stop([self._watch], 0.0)
         own = {"control": self.ports.control, "reward": self.ports.reward}
         self.ports = replace(free_plan(self._settings.job_number), **own)

@@ -5,6 +5,7 @@ Each line: {"nodes": [{"address": str, "alive": bool, "gpus": float}, ...]}.
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -49,6 +50,8 @@ def main() -> None:
     address = os.environ["RAY_ADDRESS"]
     _await_head(address)
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    # Ray's own handler writes a C++ stack: at the end of each job, in a log that people search for errors.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     last: List[Dict[str, Any]] = []
     changed = time.monotonic()
     while True:

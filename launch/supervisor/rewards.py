@@ -4,12 +4,11 @@ from typing import Dict, Optional
 
 from launch.supervisor.control import Hub
 from launch.supervisor.environment import device_environments
-from launch.supervisor.parts import Parts, failure_of
+from launch.supervisor.parts import Parts, failure_of, say
 from launch.supervisor.processes import Component
 from launch.supervisor.reward_server import is_ready, server_command, watch_command
 from launch.supervisor.settings import Settings
 from launch.supervisor.verdict import EXIT_CODES, JobFailed
-from launch.supervisor.watch import say
 
 _SHOWN_LINES = 3
 

@@ -29,7 +29,10 @@ class StallWatch:
         if self._limit_s is None or now - self._looked < min(_LOOK_S, self._limit_s):
             return None
         self._looked = now
-        size = self._log.stat().st_size
+        try:
+            size = self._log.stat().st_size
+        except OSError:  # of the file system: the next look is in 5 s
+            return None
         if size != self._size:
             self._size, self._grown = size, now
         silent = now - self._grown

@@ -1,18 +1,17 @@
 """The trainer: followed while it runs, ended when it hangs or the time is up, judged when it has ended."""
 
 import time
-from pathlib import Path
 from typing import Callable, Optional
 
 from launch.supervisor.log_follower import LogFollower
-from launch.supervisor.parts import failure_of
+from launch.supervisor.parts import failure_of, say
 from launch.supervisor.processes import Component, stop
 from launch.supervisor.settings import Settings
 from launch.supervisor.stalls import StallWatch, dump_stacks
-from launch.supervisor.training_log import latest_checkpoint, parse_steps, read_steps
+from launch.supervisor.training_log import latest_checkpoint, parse_steps, steps_done
 from launch.supervisor.verdict import EXIT_CODES, Evidence, Failure, JobFailed, find_evidence
 from launch.supervisor.wall_time import in_last_minutes, out_of_time
-from launch.supervisor.watch import Watch, out_of_time_failure, say
+from launch.supervisor.watch import Watch, out_of_time_failure
 
 STOP_S = 3.0
 _LOOK_S = 2.0
@@ -65,22 +64,23 @@ class _Clock:
             return False
         self._looked = time.monotonic()
         marker = self._settings.checkpoint_dir / "latest_checkpointed_iteration.txt"
-        if self._saved_at is None and marker.exists():
-            saved_at = marker.stat().st_mtime
+        if self._saved_at is None:
+            try:
+                saved_at = marker.stat().st_mtime
+            except OSError:  # there is none yet, or the file system has a hiccup
+                saved_at = 0.0
             # One of an earlier attempt, or of the middle of this one, is no sign that verl has done what it can.
             if saved_at >= self._started and in_last_minutes(self._settings, saved_at):
                 self._saved_at = saved_at
         return out_of_time(self._settings, time.time(), self._saved_at)
 
 
-def steps_done(log: Path) -> int:
-    """Number of the last step in a trainer's log; 0 without one."""
-    steps = read_steps(log)
-    return steps[-1].number if steps else 0
-
-
 def _tell_steps(settings: Settings, follower: LogFollower) -> None:
-    for step in parse_steps(follower.lines()):
+    try:
+        lines = follower.lines()
+    except OSError:  # of the file system: the next look is in 0.2 s
+        return
+    for step in parse_steps(lines):
         told = {"score": step.reward, "seconds": step.metrics.get("timing_s/step")}
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in told.items() if value is not None)
         say(settings, f"step {step.number}  {numbers}")

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import BinaryIO, Dict, Iterable, Iterator, List, Optional, Pattern, Sequence, Tuple
 
 # verl/utils/tracking.py (0.6.1 and 0.9.1), LocalLogger: "step:3 - critic/score/mean:0.5 - ..."
-_STEP = re.compile(r"\bstep:(\d+) - (.*)")
+_STEP = re.compile(r"\bstep:(\d{1,12}) - (.*)")
 _VALUE = r":(?:np\.\w+\()?(-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|-?inf|nan)\)?(?: - |\s*$)"
 _METRIC = re.compile(rf"([\w@./-]+){_VALUE}")
 # verl/trainer/ppo/ray_trainer.py and v1/trainer_base.py (0.6.1 to 0.9.1)
-_TOTAL = re.compile(r"\bTotal training steps: (\d+)")
+_TOTAL = re.compile(r"\bTotal training steps: (\d{1,12})(?!\d)")
 _NEEDLES = (b"step:", b"Total training steps: ")
 _CHUNK = 4 << 20
 # Of a larger log the beginning (the number of steps) and the end are read.
@@ -138,6 +138,12 @@ def join_attempts(attempts: Sequence[TrainingLog]) -> Tuple[List[Step], int]:
             lost += len(steps) - len(kept)
             steps = {**kept, **{step.number: step for step in attempt.steps}}
     return [steps[number] for number in sorted(steps)], lost
+
+
+def steps_done(log: Path) -> int:
+    """Number of the last step in a trainer's log; 0 without one."""
+    steps = read_steps(log)
+    return steps[-1].number if steps else 0
 
 
 def latest_checkpoint(checkpoint_dir: Path) -> Optional[Path]:

@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import signal
 import time
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Set
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from launch.supervisor.control import Hub, Message
 from launch.supervisor.guard import is_unguarded
@@ -12,7 +14,7 @@ from launch.supervisor.log_follower import LogFollower
 from launch.supervisor.log_limit import cut_logs
 from launch.supervisor.missing_nodes import MissingNodes
 from launch.supervisor.nodelist import expand
-from launch.supervisor.parts import Parts, failure_of
+from launch.supervisor.parts import Parts, failure_of, say
 from launch.supervisor.processes import REAP_S, SIGNAL_S, Component, reap_orphans
 from launch.supervisor.ray_cluster import RayNodes
 from launch.supervisor.ray_head import RayHead
@@ -26,7 +28,7 @@ from launch.supervisor.verdict import (
     noted_failures,
     read_failure,
 )
-from launch.supervisor.wall_time import out_of_time
+from launch.supervisor.wall_time import in_last_minutes, out_of_time
 
 _POLL_S = 0.2
 # A part that died takes the trainer with it; the part is the cause, and is noticed within this time.
@@ -36,13 +38,12 @@ _TOLD_NODES = 3000
 # After that the nodes that are there start without those that come late.
 _ADDRESSES_S = 20.0
 _HEARTBEAT_S = 10.0
+# A shared file system shows what another node has written a little later.
+SEEN_S = 2.0
+# Any other signal comes from sbatch's --signal, some minutes before the end.
+_OF_SCANCEL = (signal.SIGTERM, signal.SIGINT)
 
 Cancelled = Callable[[], Optional[int]]
-
-
-def say(settings: Settings, text: str) -> None:
-    """One line of progress on stdout, which is the job's log."""
-    print(f"[{time.strftime('%H:%M:%S')} {settings.node}] {text}", flush=True)
 
 
 def out_of_time_failure(settings: Settings) -> Failure:
@@ -50,6 +51,24 @@ def out_of_time_failure(settings: Settings) -> Failure:
     at = time.strftime("%H:%M:%S", time.localtime(settings.ends_at))
     cause = f"out of time: the allocation ends at {at}"
     return Failure("job", settings.node, cause, EXIT_CODES["wall time"], kind="wall-time")
+
+
+def _notes(settings: Settings) -> List[Failure]:
+    """What nodes have noted; nothing while the file system has a hiccup."""
+    try:
+        return noted_failures(settings.run_dir)
+    except OSError:
+        return []
+
+
+def _read_outage(file: Path, here: str) -> Tuple[str, str]:
+    """(node, what the reward client said) from its note. One that is damaged tells of an outage all the same."""
+    text = file.read_text(errors="replace")
+    try:
+        told = json.loads(text)
+        return str(told["node"]), str(told["error"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return here, text.strip() or "the note of the reward client is empty"
 
 
 @dataclass(frozen=True)
@@ -66,6 +85,7 @@ class Watch:
 
     Attributes:
         dead: nodes that were lost before they joined.
+        oom_kills: rank -> processes that the kernel of that node killed for want of memory.
         ray_nodes: the Ray cluster as its watcher tells it.
     """
 
@@ -83,6 +103,7 @@ class Watch:
         self._signalled: Set[int] = set()
         self._missing = MissingNodes() if settings.nodes > 1 else None
         self.dead: List[str] = []
+        self.oom_kills: Dict[int, int] = {}
         self.ray_nodes = RayNodes(LogFollower(settings.log("ray watch")))
 
     def turn(self) -> None:
@@ -106,6 +127,7 @@ class Watch:
         if now - self._reaped > REAP_S:
             self._reaped = now
             reap_orphans()
+            self._parts.collect()
             for told in cut_logs(self._parts.logs):
                 say(self._settings, told)
         if now - self._beaten > _HEARTBEAT_S:
@@ -122,7 +144,8 @@ class Watch:
         for part in self._parts.watched:
             if part.poll() is not None:
                 raise JobFailed(self._failure_of(part))
-        self._see_reward_outage()
+        with contextlib.suppress(OSError):  # of the file system: the next look is in 0.2 s
+            self._see_reward_outage()
 
     def wait_for(self, *waits: Wait) -> None:
         """Turn until all are ready; one that is not within its time has failed."""
@@ -172,7 +195,7 @@ class Watch:
             self._on_event(event)
         self._see_missing()
         self._tell_addresses()
-        for address in self.ray_nodes.update():
+        for address in self._lost_by_ray():
             names = {info["address"]: str(info["node"]) for info in self._hub.nodes.values()}
             lost = Failure(
                 "ray worker",
@@ -183,10 +206,16 @@ class Watch:
             )
             raise JobFailed(lost)
 
+    def _lost_by_ray(self) -> List[str]:
+        try:
+            return self.ray_nodes.update()
+        except OSError:  # of the file system: the next look is in 0.2 s
+            return []
+
     def _see_missing(self) -> None:
         if self._missing is None or len(self._hub.nodes) == self._settings.nodes - 1:
             return
-        joined = {str(info["node"]): str(info["address"]) for info in self._hub.nodes.values()}
+        joined = [str(info["node"]) for info in self._hub.nodes.values()]
         names = [name for name in expand(self._settings.nodelist) if name != self._settings.node]
         self.dead = self._missing.dead(joined, [name for name in names if name not in joined])
         if self.dead:
@@ -200,8 +229,12 @@ class Watch:
             raise JobFailed(read_failure(event["failure"]))
         if event["type"] == "signal":
             self._signalled.add(int(event["rank"]))
+        if event["type"] == "oom":
+            self.oom_kills[int(event["rank"])] = int(event["kills"])
+        if event["type"] == "ports":
+            info["ports"] = event["ports"]
         if event["type"] == "lost":
-            for noted in noted_failures(self._settings.run_dir):
+            for noted in _notes(self._settings):
                 if noted.node == node:
                     raise JobFailed(noted)
             # One that was told to end first is a cancelled job's.
@@ -225,28 +258,35 @@ class Watch:
     def _see_reward_outage(self) -> None:
         """verl does not end for every exception of a reward function; the client's file says that it raised."""
         for file in sorted(self._settings.reward_log.glob("failure-*.json")):
-            told = json.loads(file.read_text())
-            evidence = Evidence(str(file), None, str(told["error"])[:500])
+            node, text = _read_outage(file, self._settings.node)
+            evidence = Evidence(str(file), None, text[:500])
             code = EXIT_CODES["reward outage"]
-            failure = Failure(
-                "reward client", str(told["node"]), "reward outage", code, evidence, kind="reward-outage"
-            )
-            raise JobFailed(failure)
+            raise JobFailed(Failure("reward client", node, "reward outage", code, evidence, kind="reward-outage"))
 
     def _see_signal(self) -> None:
         number = self._cancelled()
         if number is None:
             return
-        for noted in noted_failures(self._settings.run_dir):
-            # srun signals everybody when one node fails; a cancelled job has such notes of a signal, too.
-            if noted.exit_code != EXIT_CODES["cancelled"]:
-                raise JobFailed(noted)
+        self._see_notes()
         if is_unguarded():
             raise self.failed("head", "the guard of the supervisor was killed")
-        if out_of_time(self._settings, time.time()):
+        now = time.time()
+        early = number not in _OF_SCANCEL and in_last_minutes(self._settings, now)
+        if early or out_of_time(self._settings, now):
             raise JobFailed(out_of_time_failure(self._settings))
-        cause = f"cancelled: signal {number}"
+        # srun signals everybody when one node fails; the note of that node shows a little later.
+        until = time.monotonic() + (SEEN_S if self._settings.nodes > 1 else 0.0)
+        while time.monotonic() < until:
+            time.sleep(_POLL_S)
+            self._see_notes()
+        cause = f"cancelled: {signal.Signals(number).name}"
         raise JobFailed(Failure("job", self._settings.node, cause, EXIT_CODES["cancelled"], kind="cancelled"))
+
+    def _see_notes(self) -> None:
+        """Fail with what a node has noted. A cancelled job has such notes of a signal, too."""
+        for noted in _notes(self._settings):
+            if noted.exit_code != EXIT_CODES["cancelled"]:
+                raise JobFailed(noted)
 
     def _why_not(self, component: str) -> str:
         if component != "nodes":

@@ -4,9 +4,11 @@ import contextlib
 import json
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
 from launch.supervisor.control import ControlError, Link
+from launch.supervisor.limits import oom_kills
 from launch.supervisor.node_folder import clean_up
 from launch.supervisor.node_part import NodePart
 from launch.supervisor.ports import free_plan
@@ -20,19 +22,32 @@ from launch.supervisor.verdict import (
 )
 
 _HEAD_ENDS_S = 20.0
+# Ray ends the trainer for a worker that the kernel killed here: the head must hear of it before it judges.
+_KILLS_S = 1.0
 # A shared file system shows what another node has written a little later.
 _SEEN_S = 2.0
 
 
 def _verdict_is_out(settings: Settings) -> bool:
     """Whether the head has told how the job ended: what is missing of it then is no failure of this node."""
-    # Listing the folder makes NFS clients look again where they remember a missing file.
-    return settings.run_dir.is_dir() and settings.run_dir / "verdict.json" in settings.run_dir.iterdir()
+    return _shows(settings, settings.run_dir / "verdict.json")
+
+
+def _shows(settings: Settings, file: Path) -> bool:
+    """Whether a file is in the run directory; not while the file system has a hiccup."""
+    try:
+        # Listing the folder makes NFS clients look again where they remember a missing file.
+        return file in settings.run_dir.iterdir()
+    except OSError:
+        return False
 
 
 def _another_failed(settings: Settings) -> bool:
     """Whether the job ends for a known reason; srun then signals all nodes and takes the highest exit code."""
-    noted = noted_failures(settings.run_dir)
+    try:
+        noted = noted_failures(settings.run_dir)
+    except OSError:  # of the file system: the next look is in 0.2 s
+        noted = []
     return _verdict_is_out(settings) or any(failure.exit_code != EXIT_CODES["cancelled"] for failure in noted)
 
 
@@ -41,8 +56,8 @@ def _read_rendezvous(settings: Settings, cancelled: Callable[[], Optional[int]])
     deadline = time.monotonic() + settings.join_s
     over: Optional[float] = None
     while cancelled() is None:
-        if settings.run_dir.is_dir() and settings.rendezvous in settings.run_dir.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # the head removes it at its end
+        if _shows(settings, settings.rendezvous):
+            with contextlib.suppress(OSError):  # the head removes it at its end; or a hiccup, as above
                 data = json.loads(settings.rendezvous.read_text())
                 if isinstance(data, dict):
                     return data
@@ -115,7 +130,8 @@ def _serve(link: Link, node: NodePart, cancelled: Callable[[], Optional[int]]) -
     """Keep the node until the head ends the job, and report what fails first."""
     reported: Optional[float] = None
     asked_to_end = False
-    reaped = time.monotonic()
+    reaped = looked = time.monotonic()
+    before, told_kills, ports = oom_kills(), 0, node.ports
     while True:
         messages = link.poll(0.2)
         if any(message.get("type") == "end" for message in messages):
@@ -125,7 +141,16 @@ def _serve(link: Link, node: NodePart, cancelled: Callable[[], Optional[int]]) -
             asked_to_end = True
             link.tell({"type": "signal"})
         node.turn(messages)
+        if node.ports is not ports:
+            ports = node.ports
+            link.tell({"type": "ports", "ports": ports.services})
         now = time.monotonic()
+        if before is not None and now - looked > _KILLS_S:
+            looked = now
+            kills = (oom_kills() or 0) - before
+            if kills > told_kills:
+                told_kills = kills
+                link.tell({"type": "oom", "kills": kills})
         if reported is None:
             failure = node.failure()
             if failure is not None:

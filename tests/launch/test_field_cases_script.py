@@ -100,6 +100,19 @@ def test_a29_too_few_cpus_at_run_time_are_named(tmp_path: Path, cpus: str, few: 
     assert ("no interface 'no-such'" in done.stderr) is not few
 
 
+def test_the_reward_servers_own_node_needs_no_cpus_for_ray(tmp_path: Path):
+    """It is the last one, and not in Ray."""
+    for rank, few in ((1, True), (2, False)):
+        slurm = {
+            "SLURM_JOB_ID": "77", "SLURM_PROCID": str(rank), "SLURM_NTASKS": "3", "SLURMD_NODENAME": "n",
+        }  # fmt: skip
+        words = ["--run-dir", str(tmp_path), "--checkpoint-dir", "/r/c", "--nodes", "3", "--ray-gpus-head", "1"]
+        words += ["--ray-gpus-other", "1", "--ray-cpus", "2", "--min-cpus", "24", "--interface", "no-such"]
+        command = [sys.executable, str(LAUNCH / "node.py"), *words, "--reward-node", "::trainer", "t"]
+        done = subprocess.run(command, env={**os.environ, **slurm}, capture_output=True, text=True, check=False)
+        assert ("gives this job 2 CPUs" in done.stderr) is few
+
+
 def test_a04_every_port_of_ray_is_said():
     """A04: nothing that Ray would choose by itself is left to it."""
     options = (

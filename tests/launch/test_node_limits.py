@@ -172,6 +172,14 @@ def test_a30_ray_is_told(monkeypatch: pytest.MonkeyPatch):
     assert "--object-store-memory=100000000" in fixed
 
 
+def test_ray_writes_no_colours_into_its_logs():
+    settings, ports = here(), port_plan(7)
+    for command in (head_command(settings, ports), worker_arguments(settings, ports, "h:1")):
+        assert "--log-color=false" in command
+    assert base_environment(settings, {})["RAY_COLOR_PREFIX"] == "0"
+    assert base_environment(settings, {"RAY_COLOR_PREFIX": "1"})["RAY_COLOR_PREFIX"] == "1"
+
+
 # ---- the kernel's own count of what it killed for memory
 
 

@@ -148,6 +148,10 @@ def test_success_runs_everything_in_order(start, reward_model: Path, tmp_path: P
     )
     assert run.wait() == 0, (run.run_dir / "out").read_text()
     out = (run.run_dir / "out").read_text()
+    for log in (run.run_dir / "logs").iterdir():
+        text = log.read_text(errors="replace")
+        assert "\x1b[" not in text, f"colours in {log.name}: {text}"
+        assert "SIGTERM received" not in text, f"{log.name} of a job that went well tells of a crash: {text}"
     steps = ["resume: resumes from global_step_7", "reward server ready", "canary: ", "trainer starts", "merged"]
     assert sorted(steps, key=out.index) == steps
     assert (run.run_dir / "heartbeat").exists()
@@ -245,7 +249,7 @@ def test_a_signal_ends_the_job_cleanly(start):
     run.until("trainer", "trainer up")
     run.process.send_signal(signal.SIGTERM)
     assert run.wait(30) == 143
-    assert (run.verdict["state"], run.verdict["cause"]) == ("cancelled", "cancelled: signal 15")
+    assert (run.verdict["state"], run.verdict["cause"]) == ("cancelled", "cancelled: SIGTERM")
 
 
 @pytest.mark.parametrize(
