@@ -168,7 +168,8 @@ class Head:
             shown = {address: gpus for address, (_, gpus) in ray.nodes.items()}
             cause = f"Ray has {ray.gpus:g} GPUs, the job needs {settings.gpus_expected}: {shown}"
             raise self._watch.failed("nodes", cause, self._node_with_other_gpus())
-        say(settings, f"{settings.ray_nodes} Ray nodes with {ray.gpus:g} GPUs: {', '.join(ray.nodes)}")
+        nodes = f"{settings.ray_nodes} Ray node{'s' if settings.ray_nodes > 1 else ''}"
+        say(settings, f"{nodes} with {ray.gpus:g} GPUs: {', '.join(ray.nodes)}")
 
     def _node_with_other_gpus(self) -> Optional[str]:
         """Name of the first node on which Ray has not the GPUs that it should have; None for this one."""

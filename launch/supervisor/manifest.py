@@ -40,7 +40,7 @@ def describe(settings: Settings, ports: PortPlan, nodes: Sequence[Mapping[str, A
     others = [{name: node[name] for name in shown if name in node} for node in nodes]
     told = {
         "toolkit": launch.__version__,
-        "job": settings.job_number,
+        "job": settings.job_number if settings.in_slurm else None,
         "attempt": settings.attempt,
         "attempts": earlier_attempts(settings.run_dir),
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -52,6 +52,7 @@ class Settings:
     rank: int
     node: str
     job_number: int
+    in_slurm: bool
     attempt: int
     wanted_interface: Optional[str]
     interface: str
@@ -293,6 +294,7 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         rank=rank,
         node=node,
         job_number=_number(environ, "SLURM_JOB_ID") if in_slurm else os.getpid(),
+        in_slurm=in_slurm,
         attempt=_number({"SLURM_RESTART_COUNT": "0", **environ}, "SLURM_RESTART_COUNT") if in_slurm else 0,
         wanted_interface=args.interface,
         interface="" if in_slurm else "lo",

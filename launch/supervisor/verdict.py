@@ -184,7 +184,8 @@ def write_json(path: Path, data: Dict[str, Any], mode: int = 0o644) -> None:
     """Write a JSON file so that a reader sees the old one or the whole new one."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+    # A path may hold any bytes: Python has lone surrogates for them, and JSON escapes for these.
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as stream:
         json.dump(data, stream, indent=2, ensure_ascii=False)
         stream.write("\n")
     part.replace(path)

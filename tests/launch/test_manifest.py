@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,11 @@ def test_an_image_that_its_container_does_not_see(job: Settings):
     job.image.unlink()
     assert manifest.describe_image(job.image, {})["error"] == "No such file or directory"
     assert manifest.describe_image(job.image, {"image_sha256": "b" * 64})["sha256"] == "b" * 64
+
+
+def test_outside_slurm_a_run_is_no_job(job: Settings):
+    """Its number is a process id there."""
+    assert manifest.describe(replace(job, in_slurm=False), PORTS)["job"] is None
 
 
 def test_no_update_is_lost_when_head_and_hashes_write_at_once(job: Settings):

@@ -14,6 +14,7 @@ import pytest
 from launch.supervisor import head, outcome
 from launch.supervisor.parts import Parts, failure_of, say
 from launch.supervisor.settings import Settings, read_settings
+from launch.supervisor.training_log import read_training
 from launch.supervisor.verdict import Failure, JobFailed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,3 +167,20 @@ def test_hashes_that_cannot_be_made_fail_no_job(settings: Settings, capsys: pyte
             return
         subprocess.run(["sleep", "0.01"], check=True)
     pytest.fail("a part that has ended was not collected")
+
+
+def test_a_run_directory_with_any_bytes_in_its_name_has_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run_dir = tmp_path / os.fsdecode(b"run \xff")
+    run_dir.mkdir()
+    monkeypatch.setattr(head, "Head", Ended)
+    assert head.run_head(read_settings(words(run_dir), slurm(0)), lambda: None) == 42
+    verdict = json.loads((run_dir / "verdict.json").read_text())
+    assert (verdict["component"], verdict["exit_code"]) == ("trainer", 42)
+
+
+def test_a_number_of_thousands_of_digits_is_no_step(tmp_path: Path):
+    """Python refuses to read one, and a trainer may print anything."""
+    log = tmp_path / "log"
+    log.write_text(f"step:7 - a:1\nstep:{'9' * 5000} - a:1\nTotal training steps: {'9' * 5000}\n")
+    found = read_training(log)
+    assert ([step.number for step in found.steps], found.total) == ([7], None)
