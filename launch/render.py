@@ -100,6 +100,7 @@ class _Report:
     reviewed: Review | None
     whole: bool  # false: the rules saw defaults in place of what was wrong
     written: str | None = None
+    checked: bool = False  # --check-only: nothing else tells that it is done
 
     @property
     def findings(self) -> list[Finding]:
@@ -133,6 +134,8 @@ class _Report:
             tight = any(finding.id.startswith("memory-") for finding in plan.findings)
             yield plan_table(plan.job, plan_layout(plan.job), plan.memory, assumptions=tight)
         yield from (finding.line() for finding in self.findings)
+        if self.checked and not self.findings:
+            yield "nothing wrong"
         if self.written is not None and self.written != "-":
             yield f"wrote {self.written}"
 
@@ -167,7 +170,7 @@ def _render(args: argparse.Namespace) -> _Report:
 
     reviewed = look(job)
     if problems or not reviewed.good or args.check_only:
-        return _Report(problems, reviewed, whole)
+        return _Report(problems, reviewed, whole, checked=args.check_only)
     try:
         before = toolkit_folder(Path.cwd())
         if place_toolkit(Path.cwd()) != before:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,7 +129,9 @@ def _check_there(job: Job, field: str, name: str, project: Path) -> Iterator[Fin
         remedy = f"correct {field}; relative paths start from {project}"
         id_ = "missing-file"
         if field == "rehearsal.image":
-            id_, remedy = "missing-image", "sbatch needs it; bash runs the rehearsal on this machine without it"
+            build = f"singularity build {shlex.quote(str(path))} singularity/stacks/cpu/cpu.def"
+            id_ = "missing-image"
+            remedy = f"sbatch needs it (in the toolkit's folder: {build}); bash runs the rehearsal here without it"
         yield Finding(id_, "error" if _is_named(job, field) else "warning", f"{field}: no {path}", remedy)
     elif not os.access(path, os.R_OK):
         yield error("unreadable-file", f"{field}: {path} cannot be read by you", f"run: chmod u+r {path}")

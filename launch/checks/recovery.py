@@ -57,7 +57,7 @@ def _before_end(job: Job, *, rehearse: bool) -> Iterator[Finding]:
         yield error(
             "before-end",
             f"{told} leaves no time: the job would end before its first step",
-            f"set checkpoint.before_end_s={limit // 10}, or a longer {field}",
+            f"set a longer {field}, or checkpoint.before_end_s (default: 300) to what one step and a save take",
         )
     elif margin > _MUCH * limit and not rehearse:
         yield warning(

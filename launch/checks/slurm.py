@@ -161,7 +161,7 @@ _LETTERS = {
 _NAMES = (
     "--gres", "--tres-per-task", "--export", "--export-file", "--exclusive", "--mem-per-cpu", "--mem-per-gpu",
     "--requeue", "--no-requeue", "--hint", "--threads-per-core", "--spread-job", "--use-min-nodes",
-    "--open-mode", *_LETTERS.values(),
+    "--open-mode", "--signal", *_LETTERS.values(),
 )  # fmt: skip
 
 
@@ -248,6 +248,12 @@ def _check_option(job: Job, option: str, name: str) -> Iterator[Finding]:
             "sbatch-options",
             f"{place} empties the job's output when recovery.requeue starts it again",
             "leave it out",
+        )
+    elif name == "--signal":
+        yield warning(
+            "sbatch-options",
+            f"{place} ends the job when the signal comes; the launcher knows when the allocation ends without one",
+            "leave it out; checkpoint.before_end_s is the time that is kept free for the last checkpoint",
         )
     elif name in ("--hint", "--threads-per-core", "--core-spec"):
         yield warning("sbatch-options", f"{place} can leave Ray fewer CPUs than it is told", "leave it out")

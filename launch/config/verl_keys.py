@@ -44,7 +44,6 @@ PLANNED = {
     "trainer.v1.trainer_mode": "engine.mode",
     "trainer.device": "nothing: verl finds the GPUs by itself",
     "trainer.default_local_dir": "checkpoint.dir",
-    "trainer.esi_redundant_time": "checkpoint.before_end_s, which the supervisor keeps free, too",
     "hydra.run.": "checkpoint.dir; the run directory is below it",
     "hydra.searchpath": "nothing: the launcher names the configuration of verl",
     "hydra.sweep.": "nothing: a job is one run",

@@ -84,13 +84,13 @@ def _cluster(job: Job, ranks: int) -> Cluster:
 
 
 def _checkpoint(job: Job) -> Checkpoint:
-    """One at the end, more where the rehearsal is to go on from one; a short time limit is not all kept free."""
+    """One at the end, more where the job says so; a short time limit is not all kept free."""
     kept, limit = job.checkpoint, time_seconds(job.rehearsal.time)
     before_end = kept.before_end_s
-    if limit and before_end > limit / 3 and "before_end_s" not in kept.model_fields_set:
+    if limit and before_end > limit / 3 and ("before_end_s" not in kept.model_fields_set or before_end >= limit):
         before_end = limit // 10
     every = job.rehearsal.steps
-    if job.recovery.requeue and "every" in kept.model_fields_set:
+    if "every" in kept.model_fields_set:
         every = min(kept.every, every)
     return _with(kept, every=every, dir=job.output_dir, before_end_s=float(before_end))
 

@@ -182,6 +182,11 @@ def test_c29_a_rehearsal_may_stay_anywhere(project: Path):
     assert ids == {"missing-image"}
 
 
+def test_the_image_of_a_rehearsal_can_be_built(project: Path):
+    (one,) = found(project, "rehearsal.image=a b.sif", rehearse=True, sample_data=True)
+    assert f"singularity build '{project}/a b.sif' singularity/stacks/cpu/cpu.def" in one.remedy
+
+
 def test_a_project_on_a_nodes_own_disk_is_a_warning(project: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "_LOCAL", (str(project),))
     findings = found(project)

@@ -541,8 +541,14 @@ def test_stdout_schema_and_check_only(tmp_path: Path):
     assert shown.stdout.startswith("#!/bin/bash\n")
     schema = json.loads(command("--schema", cwd=tmp_path).stdout)
     assert schema["additionalProperties"] is False
-    assert command("--template", "grpo", "--rehearse", "--check-only", cwd=tmp_path).returncode == 0
+    checked = command("--template", "grpo", "--rehearse", "--check-only", cwd=tmp_path)
+    assert checked.returncode == 0
+    assert "nothing wrong" not in checked.stderr  # there is no image
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "verl-cpu.sif").write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\0")
+    checked = command("--template", "grpo", "--rehearse", "--check-only", cwd=tmp_path)
+    assert (checked.returncode, checked.stderr) == (0, "nothing wrong\n")
 
 
 def test_render_imports_no_torch(tmp_path: Path):

@@ -208,6 +208,8 @@ def test_all_memory_beside_a_part_of_the_gpus():
         ("-wn[1-4]", "error", "names 4 nodes"),
         ("--overcommit", "warning", "leave it out"),
         ("--hint=nomultithread", "warning", "fewer CPUs"),
+        ("--signal=USR1@300", "warning", "ends the job when the signal comes"),
+        ("--sig=B:TERM", "warning", "checkpoint.before_end_s"),
     ],
 )
 def test_options_that_contradict_the_job(option: str, severity: str, says: str):
@@ -220,7 +222,7 @@ def test_options_that_contradict_the_job(option: str, severity: str, says: str):
 @pytest.mark.parametrize(
     "option",
     [
-        "--reservation=x", "--exclusive", "--signal=USR1@60", "--nice", "-xn7", "--exclude=n[7-9]",
+        "--reservation=x", "--exclusive", "--nice", "-xn7", "--exclude=n[7-9]",
         "--gres=nvme:1", "--mail-type=END", "--export=ALL", "--export=ALL,A=b", "--export=A=b,all",
         "--mem-per-cpu=4G", "--mem-per-gpu=9G",
         "--nodelist=n1",

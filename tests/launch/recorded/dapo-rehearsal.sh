@@ -164,7 +164,7 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   trainer.nnodes=1
   trainer.project_name=verl-dapo
   trainer.resume_mode=auto
-  trainer.save_freq=30
+  trainer.save_freq=25
   trainer.test_freq=-1
   trainer.total_epochs=30
   trainer.total_training_steps=30
@@ -223,7 +223,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #= "data": {"train": ["data/train.parquet"], "val": ["data/test.parquet"], "train_batch_size": 8, "max_prompt_length": 256, "max_response_length": 16, "shuffle": true, "seed": null},
 #= "reward": {"kind": "server", "model": "models/Unsafe-Reward-Qwen3-1.7B", "function": null, "function_name": "compute_score", "placement": "head", "gpus": 0, "max_length": null, "timeout_s": 30.0, "ready_timeout_s": 900.0, "deadline_s": 120.0, "unresponsive_s": 60.0, "min_score": -40.0, "max_score": 30.0},
 #= "algorithm": {"estimator": "grpo", "gamma": 1.0, "lam": 1.0, "norm_by_std": true, "use_kl_loss": false, "kl_loss_coef": 0.001, "kl_loss_type": "low_var_kl", "use_kl_in_reward": false, "kl_coef": 0.001, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 10.0, "loss_agg_mode": "token-mean", "entropy_coeff": 0.0, "overlong_buffer": {"enable": true, "length": 4, "penalty_factor": 1.0, "log": true}, "filter_groups": {"enable": false, "metric": "reward"}, "epochs": 30, "total_steps": 30, "test_every": -1},
-#= "checkpoint": {"dir": "outputs/qwen3-4b-dapo", "every": 30, "keep": null, "contents": null, "before_end_s": 300.0, "merge": true},
+#= "checkpoint": {"dir": "outputs/qwen3-4b-dapo", "every": 25, "keep": null, "contents": null, "before_end_s": 300.0, "merge": true},
 #= "recovery": {"requeue": false, "max_restarts": 3, "stalled_s": 3600.0},
 #= "logging": {"loggers": ["console"], "project": "verl-dapo", "experiment": null},
 #= "rehearsal": {"image": "images/verl-cpu.sif", "rollout": "hf", "family": "qwen3", "steps": 30, "train_batch_size": 8, "n": 8, "max_prompt_length": 256, "max_response_length": 16, "lr": 0.001, "cpus_per_node": 2, "time": "00:30:00"},
