@@ -171,11 +171,12 @@ def test_hashes_that_cannot_be_made_fail_no_job(settings: Settings, capsys: pyte
 
 def test_a_run_directory_with_any_bytes_in_its_name_has_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run_dir = tmp_path / os.fsdecode(b"run \xff")
-    run_dir.mkdir()
+    (run_dir / "c").mkdir(parents=True)
+    (run_dir / "c" / "latest_checkpointed_iteration.txt").write_text("7")
     monkeypatch.setattr(head, "Head", Ended)
     assert head.run_head(read_settings(words(run_dir), slurm(0)), lambda: None) == 42
     verdict = json.loads((run_dir / "verdict.json").read_text())
-    assert (verdict["component"], verdict["exit_code"]) == ("trainer", 42)
+    assert verdict["last_checkpoint"] == str(run_dir / "c" / "global_step_7")
 
 
 def test_a_number_of_thousands_of_digits_is_no_step(tmp_path: Path):

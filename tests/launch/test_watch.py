@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from launch.supervisor import watch as watch_module
+from launch.supervisor import worker
 from launch.supervisor.control import Hub, Link
 from launch.supervisor.parts import Parts
 from launch.supervisor.ports import free_plan, port_plan
@@ -20,7 +22,7 @@ from launch.supervisor.settings import Settings, read_settings
 from launch.supervisor.stalls import StallWatch
 from launch.supervisor.verdict import Failure, JobFailed, note_failure
 from launch.supervisor.watch import Watch
-from launch.supervisor.worker import _another_failed, _shows
+from launch.supervisor.worker import _another_failed, _serve, _shows
 
 TOKEN = "t" * 64
 
@@ -148,3 +150,23 @@ def test_kills_and_new_ports_of_a_node_are_kept(tmp_path: Path, hub: Hub):
     assert hub.nodes[1]["ports"] == {"gcs": 2}
     assert watch.oom_kills == {1: 3}
     link.close()
+
+
+def test_a_node_tells_what_its_kernel_killed_and_its_new_ports(monkeypatch: pytest.MonkeyPatch):
+    """Each count once, without those of before the job; a failure that follows comes after it."""
+    kills = iter([2, 2, 3, 3, 5, 5])
+    monkeypatch.setattr(worker, "oom_kills", lambda: next(kills))
+    monkeypatch.setattr(worker, "_KILLS_S", -1.0)
+    told: list[dict] = []
+    node: Any = SimpleNamespace(ports=port_plan(77), failure=lambda: None, cut_log=lambda: None)
+    turns = iter([[], [], [], [], [], [{"type": "end"}]])
+
+    def turn(_: list[dict]) -> None:
+        if len(told) == 1:
+            node.ports = port_plan(78)
+
+    node.turn = turn
+    link: Any = SimpleNamespace(poll=lambda _: next(turns), tell=told.append)
+    assert _serve(link, node, lambda: None) == 0
+    ports = {"type": "ports", "ports": port_plan(78).services}
+    assert told == [{"type": "oom", "kills": 1}, ports, {"type": "oom", "kills": 3}]
