@@ -38,14 +38,18 @@ demo: setup  ## the GRPO job on this machine: prepare, render, train on CPU, mer
 	bash run_grpo.sh; \
 	python -m launch.status
 
-# In two parts: quick tests side by side, a file at a time, then those that use both cores. 5 is pytest's "no tests":
-# PYTEST_ARGS chose of one part only.
+# In three parts: quick tests side by side, a file at a time; those that train, two at once, neighbours together since they
+# share models that each process makes for itself; the cluster. Of pytest's codes, 5 says that PYTEST_ARGS chose no test
+# of this part, 2 that it was interrupted, or that a file cannot be read.
 test: setup env-061 env-vllm system-packages lint  ## every test: lint, unit, engine (verl on CPU), cluster (Slurm + Apptainer)
-	@quick=0 long=0; \
-	.venv/bin/python -m pytest -n 2 $(PYTEST_ARGS) --part quick --dist loadfile || quick=$$?; \
-	.venv/bin/python -m pytest $(PYTEST_ARGS) --part long -n 0 || long=$$?; \
-	if [[ $$quick == 5 ]]; then exit $$long; fi; if [[ $$long == 5 ]]; then exit $$quick; fi; \
-	exit $$((quick > long ? quick : long))
+	@worst=5; part() { \
+	  code=0; .venv/bin/python -m pytest "$${@:2}" --part "$$1" || code=$$?; [[ $$code != 2 ]] || exit 2; \
+	  if [[ $$code != 5 ]]; then worst=$$((worst == 5 || code > worst ? code : worst)); fi; \
+	}; \
+	part quick -n 2 $(PYTEST_ARGS) --dist loadfile; \
+	part engine -n 2 $(PYTEST_ARGS) --dist worksteal; \
+	part cluster $(PYTEST_ARGS) -n 0; \
+	exit $$worst
 
 cluster-test: setup system-packages  ## every cluster test, also those that take minutes
 	@.venv/bin/python -m pytest tests/cluster $(PYTEST_ARGS)

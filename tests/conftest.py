@@ -2,25 +2,23 @@
 
 import pytest
 
-_LAST = ("engine", "cluster")
+_PARTS = ("quick", "engine", "cluster")  # the number of a part is the rank of its tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
-        choices=("quick", "long"),
-        help="quick: tests that may run side by side; long: those that train or use the cluster, but slow ones",
+        choices=_PARTS,
+        help="quick: tests without a marker; engine: those that train; cluster: on it, but slow ones",
     )
 
 
 def _rank(item: pytest.Item) -> int:
-    return max((position for position, name in enumerate(_LAST, 1) if item.get_closest_marker(name)), default=0)
+    return max((rank for rank, name in enumerate(_PARTS) if item.get_closest_marker(name)), default=0)
 
 
 def _in_part(item: pytest.Item, part: str) -> bool:
-    if part == "quick":
-        return _rank(item) == 0
-    return _rank(item) > 0 and item.get_closest_marker("slow") is None
+    return _PARTS[_rank(item)] == part and item.get_closest_marker("slow") is None
 
 
 # After the conftest.py of the folders: the one of the cluster sets its marker there.
