@@ -14,7 +14,7 @@ import traceback
 from types import FrameType
 from typing import Callable, Optional, Sequence
 
-from launch.supervisor.node_folder import clean_up
+from launch.supervisor.node_folder import clean_up, remove_secrets
 from launch.supervisor.parts import say
 from launch.supervisor.processes import adopt_orphans, note_shared_memory
 from launch.supervisor.settings import Settings
@@ -93,9 +93,7 @@ def _killed(settings: Settings, number: int, started: float) -> int:
     code = failed_alone(settings, failure, started)
     clean_up(settings.temp_dir, grace_s=3.0)
     if settings.rank == 0:
-        for file in settings.secret_files:
-            with contextlib.suppress(OSError):
-                file.unlink(missing_ok=True)
+        remove_secrets(settings.secret_files)
     return code
 
 

@@ -17,6 +17,7 @@ from launch.supervisor.environment import (
 )
 from launch.supervisor.limits import oom_kills
 from launch.supervisor.manifest import hash_command, write_manifest
+from launch.supervisor.node_folder import remove_secrets
 from launch.supervisor.outcome import conclude
 from launch.supervisor.parts import Parts, failure_of, say
 from launch.supervisor.ports import ephemeral_warning, free_plan
@@ -52,6 +53,7 @@ def run_head(settings: Settings, cancelled: Cancelled) -> int:
                 last()
             except Exception as error:  # noqa: BLE001  the job is over, and the other nodes must hear of it
                 say(settings, f"while ending the job: {type(error).__name__}: {error}")
+    remove_secrets(settings.secret_files)
     return exit_code
 
 
@@ -225,8 +227,7 @@ class Head:
         self._watch.nodes_are_over()
         stop(parts, STOP_S)
         self._hub.close()
-        for file in self._settings.secret_files:
-            file.unlink(missing_ok=True)
+        remove_secrets(self._settings.secret_files)
 
     def _await_the_rest(self) -> None:
         """Let nodes that are still starting join. One that srun has to end may end with a code above the cause's,

@@ -1,10 +1,11 @@
 """The node-local folder of a job, and leaving a node as it was."""
 
+import contextlib
 import os
 import shutil
 import stat
 from pathlib import Path
-from typing import List
+from typing import Iterable, List
 
 from launch.supervisor.processes import end_descendants, note_shared_memory
 from launch.supervisor.shared_memory import remove_noted
@@ -25,6 +26,13 @@ def make_temp_dir(folder: Path) -> None:
             raise SetupError(
                 f"{folder} exists and is not a folder of this user with mode 0700; remove it, or ask its owner to"
             ) from None
+
+
+def remove_secrets(files: Iterable[Path]) -> None:
+    """Remove files that must not outlive the job; one that cannot be removed does not save the others."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 def clean_up(folder: Path, grace_s: float) -> List[int]:

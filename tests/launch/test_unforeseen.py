@@ -115,6 +115,21 @@ def test_whatever_goes_wrong_with_the_verdict_the_other_nodes_are_told_the_code(
     assert Ended.asked == ["record", 42]
 
 
+def test_no_secret_outlives_a_head_that_could_not_begin(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    """Its port was taken in the last moment, say; and a file that cannot be removed does not save the others."""
+
+    def begin(*_: object) -> None:
+        first, *others = settings.secret_files
+        first.mkdir()
+        for file in others:
+            file.write_text("a token")
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(head, "Head", begin)
+    assert head.run_head(settings, lambda: None) in (28, 35)
+    assert [file.exists() for file in settings.secret_files] == [True, False, False]
+
+
 def test_what_other_nodes_kernels_killed_counts(settings: Settings, monkeypatch: pytest.MonkeyPatch):
     """A worker of verl that n2's kernel killed ends the trainer on the head, where no kill is on record."""
     settings.logs.mkdir()
