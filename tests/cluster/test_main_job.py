@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from cluster_jobs import END_S, START_S, edit, render, submit
+from cluster_jobs import END_S, START_S, assert_diagnosed, assert_failed, edit, render, submit
 from harness import Cluster
 
 
@@ -54,10 +54,8 @@ def test_a_command_that_the_image_refuses_ends_the_job_before_ray(cluster: Clust
     edit(script, "trainer.save_freq=", "trainer.save_frequency=")
     run = submit(cluster, script)
     ended = cluster.wait(run.job_id, START_S)
-    assert (ended.state, ended.exit_code) == ("FAILED", 19), run.told()
-    told = (run.folder / "logs" / "n1-check.log").read_text(encoding="utf-8")
-    assert "no key trainer.save_frequency; did you mean trainer.save_freq?" in told
-    assert (run.verdict()["component"], run.verdict()["node"]) == ("check", "n1")
+    verdict = assert_failed(run, ended, code=38, component="check", node="n1")
+    assert_diagnosed(verdict, "verl-config", "no key trainer.save_frequency; did you mean trainer.save_freq?")
     assert "Ray nodes with" not in run.told()
 
 
