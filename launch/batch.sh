@@ -47,11 +47,19 @@ die() { # KIND CAUSE WHAT_TO_DO: before a node has started anything
   exit 20
 }
 
-said_by_srun() { # the last line of srun in the job's output about a node that it lost, in this attempt
+output_backwards() { # of the job, in this attempt: last line first
   local output
   output=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *Std\(Err\|Out\)=\(.\)/\2/p' | head -n 1)
   [[ -r $output ]] || return 0
-  tac -- "$output" | sed '/^run directory: /q' | grep -aoE '^srun: error: .*(failed on node|[Nn]ode failure on) .*' | sed -n '1s/^srun: error: //p'
+  tac -- "$output" | sed '/^run directory: /q' || true # tac may be ended before its first line
+}
+
+said_by_srun() { # its last line about a node that it lost
+  output_backwards | grep -aoE '^srun: error: .*(failed on node|[Nn]ode failure on) .*' | sed -n '1s/^srun: error: //p'
+}
+
+is_cancelled() { # by a person: Slurm ends a job for a lost node, at the time limit, or for another job, in the same way
+  [[ $CANCELLED == true ]] && ! output_backwards | grep -aE '^slurmstepd: error: \*\*\* .* DUE TO ' >/dev/null
 }
 
 noted() { # the failure that a node noted, as JSON; a cancelled one says nothing of the cause
@@ -77,7 +85,7 @@ leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
   said=$(said_by_srun || true)
   if [[ $said =~ (on\ node|[Ff]ailure\ on)\ ([^ :]+) ]]; then # srun then kills the others at once
     code=24
-    [[ $CANCELLED == true ]] || ((ATTEMPT >= MAX_RESTARTS)) || state=requeued
+    ((ATTEMPT >= MAX_RESTARTS)) || is_cancelled || state=requeued
     text=$(SLURMD_NODENAME=${BASH_REMATCH[2]} failure node node-lost "$said" "look at the node's state (sinfo); submit again" "$code")
   elif [[ -n $text ]]; then
     [[ ! $text =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
@@ -93,11 +101,9 @@ leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
   return "$code"
 }
 
-not_again() { # WHY: Slurm does not start the job again as verdict.json says
-  local state=failed
-  [[ $CANCELLED == false ]] || state=cancelled
-  sed -e 's/^\([ {]*"state": \)"requeued"/\1"'$state'"/' -e 's/^\( *"requeue": \)true/\1false/' \
-    -e 's/\("requeue_why": \)"[^"]*"/\1"'"$1"'"/' "$RUN_DIR/verdict.json" >"$RUN_DIR/.verdict.json.$$" &&
+not_again() { # STATE WHY: Slurm does not start the job again as verdict.json says
+  sed -e 's/^\([ {]*"state": \)"requeued"/\1"'"$1"'"/' -e 's/^\( *"requeue": \)true/\1false/' \
+    -e 's/\("requeue_why": \)"[^"]*"/\1"'"$2"'"/' "$RUN_DIR/verdict.json" >"$RUN_DIR/.verdict.json.$$" &&
     mv -T -- "$RUN_DIR/.verdict.json.$$" "$RUN_DIR/verdict.json"
 }
 
@@ -253,8 +259,8 @@ run_in_slurm() { # COMMAND...: srun and what it runs; exits with the job's code
     fi
   fi
   if ((MAX_RESTARTS)) && grep -q '^ *"requeue": true' "$RUN_DIR/verdict.json"; then
-    if [[ $CANCELLED == true ]] && ! is_at_the_limit; then
-      not_again "the job was cancelled"
+    if is_cancelled; then
+      not_again cancelled "the job was cancelled"
       exit "$code"
     fi
     trap - TERM INT HUP USR1 USR2
@@ -262,13 +268,11 @@ run_in_slurm() { # COMMAND...: srun and what it runs; exits with the job's code
       echo "$NAME: Slurm starts the job again"
       read -rt 120 -u "$quiet" || true # to be ended
     fi
-    not_again "Slurm did not start the job again"
+    not_again failed "Slurm did not start the job again"
     echo "$NAME: the job was not started again (scontrol requeue $SLURM_JOB_ID); submit again: $(goes_on)" >&2
   fi
   exit "$code"
 }
-
-is_at_the_limit() { [[ -n ${ENDS_AT:-} ]] && (($(date +%s) >= ENDS_AT)); } # Slurm ends the job then as scancel does
 
 to_srun() { [[ -z $SRUN ]] || kill -s "$1" "$SRUN" 2>/dev/null || true; }
 

@@ -265,17 +265,26 @@ def test_a_cancelled_job_whose_head_is_killed_is_cancelled(batch: Batch):
     )
 
 
+@pytest.mark.parametrize("due", ["", " DUE TO TIME LIMIT", " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"])
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_cancelled_job_is_never_started_again(tmp_path: Path, lost: bool):
-    """Neither by a head that has decided so before, nor for a node that srun lost meanwhile."""
+def test_a_cancelled_job_is_never_started_again(tmp_path: Path, lost: bool, due: str):
+    """Neither by a head that has decided so before, nor for a node that srun lost meanwhile.
+
+    Slurm itself ends a job in the same way, and says why.
+    """
     batch = Batch(tmp_path, *RECOVERS)
     output = tmp_path / "job.out"
-    output.write_text("run directory: x\nsrun: error: Node failure on n3\n")
-    batch.node.program("scontrol", f'{SCONTROL}[[ $1 != show ]] || echo "   StdOut={output}"\n')
+    told = f"slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-01-01T00:00:00{due} ***"
+    output.write_text("before\n" * 100_000 + f"run directory: x\n{told}\nsrun: error: Node failure on n3\n")
+    shows = f'[[ $1 != show ]] || echo "   StdOut={output}"\n[[ $1 != requeue ]] || kill -TERM "$PPID"\n'
+    batch.node.program("scontrol", f"{SCONTROL}{shows}")
     end = "kill -KILL $$" if lost else REQUEUE
     job = batch.node.start(batch.script, {"STUB_INSIDE": SUPERVISOR.replace("end() {", f"end() {{\n{end}")})
     batch.await_file("up")
     job.terminate()
+    if due:
+        assert (batch.node.end(job, 20).code, batch.scontrols) == (-signal.SIGTERM, ["requeue 77"])
+        return
     assert (batch.node.end(job, 20).code, batch.scontrols) == (24, [])
     assert (batch.verdict["state"], batch.verdict["requeue"]) == ("failed" if lost else "cancelled", False)
 

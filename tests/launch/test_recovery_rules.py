@@ -52,7 +52,9 @@ def test_before_the_end(assignments: tuple[str, ...], told: list[tuple[str, str]
 def test_before_the_end_in_numbers():
     (one,) = found("cluster.time=00:05:00")
     assert one.message.startswith("checkpoint.before_end_s=300 of cluster.time=00:05:00 (300 s) leaves no time")
-    assert one.remedy.startswith("set a longer cluster.time, or checkpoint.before_end_s (default: 300) to what one ")
+    assert one.remedy.startswith(
+        "set a longer cluster.time, or checkpoint.before_end_s (default: 300) to what one "
+    )
     assert named("cluster.time=00:05:00", "checkpoint.before_end_s=30") == []
 
 
