@@ -6,6 +6,7 @@ and says nothing. This one notes the death, ends what is left, and only then let
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -97,12 +98,23 @@ def _killed(settings: Settings, number: int, started: float) -> int:
     return code
 
 
+def _told_code(settings: Settings, started: float) -> Optional[int]:
+    """The exit code in the verdict that this attempt's head has written; None without one."""
+    file = settings.run_dir / "verdict.json"
+    if not file.exists() or file.stat().st_mtime < started - 1.0:  # clocks of file servers differ a little
+        return None
+    code = json.loads(file.read_text()).get("exit_code")
+    return code if isinstance(code, int) else None
+
+
 def failed_alone(settings: Settings, failure: Failure, started: float) -> int:
     """A failure that no head can tell; returns the exit code. srun ends the other nodes for it."""
     say(settings, failure.line(), to=sys.stderr)
     try:
+        if settings.rank == 0 and (told := _told_code(settings, started)) is not None:
+            return told  # srun ends what is left of the step, and this process with it
         note_failure(settings.run_dir, failure)
-        if settings.rank == 0 and not (settings.run_dir / "verdict.json").exists():
+        if settings.rank == 0:
             from launch.supervisor.outcome import conclude  # no other node needs it
 
             return conclude(settings, failure, started)

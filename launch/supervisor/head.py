@@ -93,6 +93,7 @@ class Head:
         self._watch = Watch(settings, self._hub, self._parts, self._ray, cancelled)
         self._env = with_head(self._base, settings, settings.address, ports.gcs, self._rewards.url)
         self._cancelled = cancelled
+        self._joined = False
         self._closed = False
         self.hf_model: Optional[Path] = None
 
@@ -145,7 +146,6 @@ class Head:
             Wait("nodes", self._all_joined, settings.join_s),
             Wait("reward server", self._rewards.answer, settings.ready_s),
         )
-        self._see_gpus()
         # The nodes' addresses need not be what their names resolve to.
         self._env = with_direct(self._ray.env, (str(info["address"]) for info in self._hub.nodes.values()))
         self.record()
@@ -161,8 +161,14 @@ class Head:
         write_manifest(self._settings, self._ray.ports, others)
 
     def _all_joined(self) -> bool:
+        """Whether every node is there, with the GPUs that it should have; raises JobFailed where it has others."""
+        if self._joined:
+            return True
         joined = len(self._hub.nodes) == self._settings.nodes - 1
-        return joined and self._watch.ray_nodes.alive == self._settings.ray_nodes
+        self._joined = joined and self._watch.ray_nodes.alive == self._settings.ray_nodes
+        if self._joined:
+            self._see_gpus()
+        return self._joined
 
     def _see_gpus(self) -> None:
         settings, ray = self._settings, self._watch.ray_nodes

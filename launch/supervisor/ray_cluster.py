@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, Tuple
@@ -79,15 +80,30 @@ def watch_command() -> List[str]:
 
 @dataclass
 class RayNodes:
-    """The cluster as the watcher last printed it: address -> (alive, GPUs)."""
+    """The cluster as the watcher last printed it: address -> (alive, GPUs).
+
+    Attributes:
+        silent_s: seconds without a line since the first one, in which this process ran and could read.
+    """
 
     log: LogFollower
     nodes: Dict[str, Tuple[bool, float]] = field(default_factory=dict)
+    silent_s: float = 0.0
+    _looked: float = field(default_factory=time.monotonic)
 
     def update(self) -> List[str]:
-        """Read what is new; returns the addresses of nodes that died since the last call."""
+        """Read what is new; returns the addresses of nodes that died since the last call.
+
+        Raises:
+            OSError: of the file system.
+        """
         died: List[str] = []
-        for line in self.log.lines():
+        lines = self.log.lines()
+        now = time.monotonic()
+        # A whole job may be suspended (scontrol suspend).
+        self.silent_s = 0.0 if lines or not self.nodes else self.silent_s + min(now - self._looked, 1.0)
+        self._looked = now
+        for line in lines:
             if not line.startswith('{"nodes"'):
                 continue  # a warning that Ray printed
             seen = {str(n["address"]): (bool(n["alive"]), float(n["gpus"])) for n in json.loads(line)["nodes"]}

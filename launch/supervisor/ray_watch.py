@@ -1,6 +1,6 @@
 """Print Ray's nodes as a JSON line at the start and at every change. Runs as a process of its own: imports ray.
 
-Each line: {"nodes": [{"address": str, "alive": bool, "gpus": float}, ...]}.
+Each line: {"nodes": [{"address": str, "alive": bool, "gpus": float}, ...]}, or {} for: still so.
 """
 
 import json
@@ -17,6 +17,8 @@ if __name__ == "__main__":
 import ray
 
 POLL_S = 0.5
+# So often a line comes at least: who stops says nothing, and a head that hangs stops this process too.
+BEAT_S = 10.0
 # While nodes come, and the job waits for them.
 _BUSY_S, _BUSY_POLL_S = 20.0, 0.1
 
@@ -53,12 +55,16 @@ def main() -> None:
     # Ray's own handler writes a C++ stack: at the end of each job, in a log that people search for errors.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     last: List[Dict[str, Any]] = []
-    changed = time.monotonic()
+    changed = told = time.monotonic()
     while True:
         now = describe(ray.nodes())
         if now != last:
             print(json.dumps({"nodes": now}), flush=True)
             last, changed = now, time.monotonic()
+            told = changed
+        elif time.monotonic() - told > BEAT_S:
+            print("{}", flush=True)
+            told = time.monotonic()
         time.sleep(_BUSY_POLL_S if time.monotonic() - changed < _BUSY_S else POLL_S)
 
 

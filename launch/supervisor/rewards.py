@@ -6,7 +6,7 @@ from launch.supervisor.control import Hub
 from launch.supervisor.environment import device_environments
 from launch.supervisor.parts import Parts, failure_of, say
 from launch.supervisor.processes import Component
-from launch.supervisor.reward_server import is_ready, server_command, watch_command
+from launch.supervisor.reward_server import Readiness, server_command, watch_command
 from launch.supervisor.settings import Settings
 from launch.supervisor.verdict import EXIT_CODES, JobFailed
 
@@ -23,6 +23,7 @@ class Rewards:
         self._port = port
         self._env: Dict[str, str] = {}
         self._ready = False
+        self._readiness = Readiness()
         self._canary: Optional[Component] = None
         self.url = "" if settings.reward_node else f"http://{settings.address}:{port}"
 
@@ -52,7 +53,7 @@ class Rewards:
         settings = self._settings
         if not settings.reward:
             return True
-        if not self._ready and is_ready(self.url):
+        if not self._ready and self._readiness.of(self.url):
             self._ready = True
             say(settings, f"reward server ready at {self.url}")
             self._parts.watch("reward watch", watch_command(settings, self.url), self._env)

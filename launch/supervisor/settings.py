@@ -240,6 +240,16 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     return int(value)
 
 
+def _restarts(environ: Mapping[str, str]) -> int:
+    return _number({"SLURM_RESTART_COUNT": "0", **environ}, "SLURM_RESTART_COUNT")
+
+
+def _earlier(run_dir: Path) -> int:
+    """How many attempts ended in a run directory, by the verdicts that the script put aside."""
+    numbers = (file.name.split(".")[1] for file in run_dir.glob("verdict.*.json"))
+    return max((int(number) + 1 for number in numbers if number.isascii() and number.isdigit()), default=0)
+
+
 def _only(commands: List[List[str]]) -> List[str]:
     return commands[0] if commands else []
 
@@ -295,7 +305,7 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         node=node,
         job_number=_number(environ, "SLURM_JOB_ID") if in_slurm else os.getpid(),
         in_slurm=in_slurm,
-        attempt=_number({"SLURM_RESTART_COUNT": "0", **environ}, "SLURM_RESTART_COUNT") if in_slurm else 0,
+        attempt=_restarts(environ) if in_slurm else _earlier(args.run_dir),
         wanted_interface=args.interface,
         interface="" if in_slurm else "lo",
         address="" if in_slurm else "127.0.0.1",

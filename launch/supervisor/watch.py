@@ -38,6 +38,8 @@ _TOLD_NODES = 3000
 # After that the nodes that are there start without those that come late.
 _ADDRESSES_S = 20.0
 _HEARTBEAT_S = 10.0
+# A busy head of a thousand nodes answers late; one that is stopped never does.
+_RAY_SILENT_S = 120.0
 # A shared file system shows what another node has written a little later.
 SEEN_S = 2.0
 # Any other signal comes from sbatch's --signal, some minutes before the end.
@@ -205,6 +207,10 @@ class Watch:
                 kind="ray-node-lost",
             )
             raise JobFailed(lost)
+        if self.ray_nodes.silent_s > _RAY_SILENT_S:
+            cause = f"has hung: no answer to a question for its nodes for {_RAY_SILENT_S:.0f} s"
+            code = EXIT_CODES["ray head"]
+            raise JobFailed(Failure("ray head", self._settings.node, cause, code, kind="ray-node-lost"))
 
     def _lost_by_ray(self) -> List[str]:
         try:

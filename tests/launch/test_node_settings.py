@@ -158,6 +158,15 @@ def test_an_empty_job_id_is_no_slurm():
     assert settings.read_settings([*ARGS, "::trainer", "t"], {"SLURM_JOB_ID": ""}).nodes == 1
 
 
+def test_another_run_in_a_run_directory_is_another_attempt(tmp_path: Path):
+    """Outside Slurm: what the script put aside tells how many there were."""
+    words = ["--run-dir", str(tmp_path), *ARGS[2:], "::trainer", "t"]
+    assert settings.read_settings(words, {}).attempt == 0
+    for name in ("verdict.json", "verdict.0.json", "verdict.2.json", "verdict.x.json"):
+        (tmp_path / name).touch()
+    assert settings.read_settings(words, {}).attempt == 3
+
+
 def test_attempts_have_their_own_files():
     slurm = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "3"}
     words = [*ARGS, "::trainer", "t"]
