@@ -60,7 +60,7 @@ def test_two_jobs_on_one_node(cluster: Cluster) -> None:
     ends = [cluster.wait(run.job_id, UP_S) for run in runs]
     for run, ended in zip(runs, ends, strict=True):
         assert (ended.state, ended.exit_code) == ("COMPLETED", 0), run.told()
-        assert "1 Ray nodes with" in run.told()
+        assert "1 Ray node with" in run.told()
         assert _steps(run) == list(range(1, 31))
     spans = [(run.verdict()["started"], run.verdict()["ended"]) for run in runs]
     assert max(start for start, _ in spans) < min(end for _, end in spans), f"not at the same time: {spans}"

@@ -56,7 +56,7 @@ def test_reward_server_on_a_node_of_its_own(cluster: Cluster) -> None:
     settings = ("reward.placement=separate",)
     run = at_step(cluster, render_stub(cluster, "separate", "--stop-at 2", *settings, nodes=2, server=True))
     told = run.told()
-    assert "1 Ray nodes with" in told, told
+    assert "1 Ray node with" in told, told
     assert "reward server ready at http://10.77.0.12:" in told, told
     killed = cluster.kill("n2", r"^\S*python3 -m reward\.server ")
     ended = cluster.wait(run.job_id, UP_S)
