@@ -12,8 +12,8 @@ from launch.supervisor.guard import guarded
 from launch.supervisor.settings import read_settings
 
 run_dir = sys.argv[1]
-words = f"--run-dir {run_dir} --checkpoint-dir {run_dir} --nodes 1 --ray-gpus-head 1 --ray-gpus-other 0 --ray-cpus 1"
-settings = read_settings([*words.split(), "::trainer", "t"], {})
+words = f"--run-dir {run_dir} --checkpoint-dir {run_dir} --nodes 1 --ray-gpus-head 1 --ray-gpus-other 0"
+settings = read_settings([*words.split(), "--ray-cpus", "1", "::trainer", "t"], {})
 
 def supervise():
     if len(sys.argv) > 2:
