@@ -252,7 +252,8 @@ run_in_slurm() { # COMMAND...: srun and what it runs; exits with the job's code
     code=$(<"$over") # srun has the highest code of all nodes
   else
     clean_up_without_head
-    if [[ -e $RUN_DIR/verdict.json ]]; then
+    # A node that could not be started is the cause, whatever the head still said of those that srun killed for it.
+    if [[ -e $RUN_DIR/verdict.json && $(said_by_srun) != "Task launch"* ]]; then
       [[ ! $(<"$RUN_DIR/verdict.json") =~ \"exit_code\":\ *([0-9]+) ]] || code=${BASH_REMATCH[1]}
     else
       leave_verdict_without_head "$code" || code=$?
@@ -280,6 +281,10 @@ is_over() { [[ -s $over && $(<"$over") =~ ^[0-9]{1,3}$ ]]; }
 
 clean_up_without_head() { # what the supervisor of this node would have removed
   rm -f -- "$RUN_DIR"/{ray,reward}_token "$RUN_DIR"/rendezvous-*.json
+  [[ -z $STAGED ]] || remove_copies &
+  # srun may have killed all nodes at once. Those that live do it in no time; for one that does not srun would wait.
+  timeout 15 srun --overlap --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 --mpi=none \
+    rm -rf -- "/tmp/rl-$UID-$SLURM_JOB_ID" >/dev/null 2>&1 || true
   rm -rf -- "/tmp/rl-$UID-$SLURM_JOB_ID"
-  [[ -z $STAGED ]] || remove_copies
+  wait $!
 }
