@@ -63,9 +63,12 @@ def test_reward_server_on_a_node_of_its_own(cluster: Cluster) -> None:
     assert_failed(run, ended, code=25, component="reward server", node="n2", since=killed)
 
 
+@pytest.mark.slow
 def test_node_of_the_reward_server_is_cut_off(cluster: Cluster) -> None:
     settings = ("reward.placement=separate",)
-    run = at_step(cluster, render_stub(cluster, "separate-cut", "--stop-at 2", *settings, nodes=2, server=True))
-    with cluster.cut_off("n2") as cut:
-        ended = cluster.wait_for_end(run.job_id, UP_S)
+    with cluster.slurmd_timeout(300):
+        script = render_stub(cluster, "separate-cut", "--stop-at 2", *settings, nodes=2, server=True)
+        run = at_step(cluster, script)
+        with cluster.cut_off("n2") as cut:
+            ended = cluster.wait_for_end(run.job_id, UP_S)
     assert_failed(run, ended, code=24, component="node", node="n2", since=cut)
