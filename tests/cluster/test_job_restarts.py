@@ -162,7 +162,7 @@ def test_cut_checkpoint_is_not_resumed_from(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_too_short_time_limit_takes_several_attempts(cluster: Cluster) -> None:
     """The real verl saves before the limit, Slurm starts the job again, and what was saved is not done again."""
-    steps = 24
+    steps = 14
     settings = (
         "recovery.requeue=true",
         "recovery.max_restarts=9",
