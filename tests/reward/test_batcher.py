@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable, Sequence
 
@@ -128,7 +129,8 @@ def test_a_round_that_raises_fails_its_pairs_and_the_next_goes_on() -> None:
 
 
 def test_failed_load_answers_what_waits() -> None:
-    started, reported = threading.Event(), []
+    started = threading.Event()
+    reported: queue.Queue[BaseException] = queue.Queue()
 
     def load() -> Lengths:
         started.wait(30)
@@ -136,7 +138,7 @@ def test_failed_load_answers_what_waits() -> None:
 
     async def main() -> None:
         batcher = Batcher(8)
-        batcher.start(load, reported.append)
+        batcher.start(load, reported.put)
         assert batcher.loading
         waiting = asyncio.create_task(batcher.score([("", "a")]))
         await asyncio.sleep(0.05)
@@ -146,4 +148,4 @@ def test_failed_load_answers_what_waits() -> None:
         batcher.close()
 
     asyncio.run(main())
-    assert [str(error) for error in reported] == ["no weights"]
+    assert str(reported.get(timeout=30)) == "no weights"  # after the answer, from the thread
