@@ -10,40 +10,46 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-Hook = Callable[[Any], object]
-
 
 class _AfterImport(MetaPathFinder):
-    """Finds one module as the other finders do, once, and has `hook` called when it has been executed."""
+    """Runs functions right after a module's first import, before anyone can copy a name out of it.
 
-    def __init__(self, name: str, hook: Hook) -> None:
-        self._name = name
-        self._hook = hook
+    `from module import name` binds a name for good, so a patch that comes later misses those who did that.
+    """
+
+    def __init__(self) -> None:
+        self.pending: dict[str, list[Callable[[Any], object]]] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._name:
+        hooks = self.pending.pop(fullname, None)
+        if hooks is None:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)  # asks the others
+        spec = importlib.util.find_spec(fullname)  # asks the other finders: the entry above is gone
         if spec is None or spec.loader is None:
-            sys.meta_path.insert(0, self)
+            self.pending[fullname] = hooks
             return None
         execute = spec.loader.exec_module
 
-        def execute_then_change(module: ModuleType) -> None:
+        def execute_then_patch(module: ModuleType) -> None:
             execute(module)
-            self._hook(module)
+            for hook in hooks:
+                hook(module)
 
-        spec.loader.exec_module = execute_then_change  # type: ignore[method-assign]
+        spec.loader.exec_module = execute_then_patch  # type: ignore[method-assign]
         return spec
 
 
-def after_import(name: str, hook: Hook) -> None:
-    """Call `hook(module)` as soon as the module `name` is imported; at once if it already is."""
-    loaded = sys.modules.get(name)
+_FINDER = _AfterImport()
+
+
+def after_import(module: str, hook: Callable[[Any], object]) -> None:
+    """Call `hook(module)` as soon as `module` is imported; at once if it already is."""
+    loaded = sys.modules.get(module)
     if loaded is not None:
         hook(loaded)
-    else:
-        sys.meta_path.insert(0, _AfterImport(name, hook))
+        return
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    _FINDER.pending.setdefault(module, []).append(hook)

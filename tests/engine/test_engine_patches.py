@@ -183,7 +183,7 @@ def test_a_name_is_registered_once():
 
 
 def test_patches_apply_right_after_the_import(tmp_path, monkeypatch):
-    from launch.rehearsal.backend.registry import after_import
+    from launch.hooks.after_import import after_import
 
     (tmp_path / "patched_later.py").write_text("value = 1\n")
     (tmp_path / "copies_the_name.py").write_text("from patched_later import value\n")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from launch.rehearsal.backend.registry import after_import, install
+from launch.hooks.after_import import after_import
+from launch.rehearsal.backend.registry import install
 
 logger = logging.getLogger(__name__)
 
