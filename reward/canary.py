@@ -2,7 +2,7 @@
 
     python -m reward.canary
 
-It takes the way of every sample: the client (reward/scoring.py) with the environment of the trainer
+It takes the way of every sample: the client (reward/verl_client/scoring.py) with the environment of the trainer
 (REWARD_SERVER_URL, REWARD_SERVER_TOKEN_FILE, the limits), twice, and once past it with a wrong token. Nothing is
 written into the trainer's reward log.
 """
@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 
 import requests
 
-from reward.client_settings import ClientSettings
 from reward.errors import RewardConfigError, RewardError, RewardOutageError
-from reward.scoring import STATUS_OK, compute_score
+from reward.verl_client.scoring import STATUS_OK, compute_score
+from reward.verl_client.settings import ClientSettings
 
 PROMPT = "Natalia has 12 apples and buys 30 more. How many apples has she?"
 RESPONSE = "She has 12 + 30 = 42 apples. #### 42"

@@ -3,7 +3,8 @@
     custom_reward_function.path=.../reward/client.py custom_reward_function.name=compute_score
 
 (``reward.custom_reward_function.*`` from verl 0.8 on). Importing this file touches no network and reads no
-setting; see :func:`reward.scoring.compute_score` and :class:`reward.client_settings.ClientSettings`.
+setting; see :func:`reward.verl_client.scoring.compute_score` and
+:class:`reward.verl_client.settings.ClientSettings`.
 
 What verl does with an exception of this function, so that an outage is never a plain score:
 
@@ -40,6 +41,6 @@ if _HERE not in (Path(place).resolve() for place in reward.__path__):
     )
 
 from reward.errors import RewardConfigError, RewardError, RewardOutageError, RewardReplyError  # noqa: E402
-from reward.scoring import compute_score  # noqa: E402
+from reward.verl_client.scoring import compute_score  # noqa: E402
 
 __all__ = ["RewardConfigError", "RewardError", "RewardOutageError", "RewardReplyError", "compute_score"]

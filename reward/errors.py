@@ -21,6 +21,20 @@ class EmptyPairError(ScoringError):
     reason = "empty_pair"
 
 
+class TooLongError(ScoringError):
+    """The pair has more tokens than the model takes, and ``--truncate error`` forbids to cut it."""
+
+    status = 422
+    reason = "too_long"
+
+
+class UpstreamError(ScoringError):
+    """The server behind this one gave no answer, or one that cannot be understood; trying again may help."""
+
+    status = 502
+    reason = "upstream"
+
+
 class NonFiniteScoreError(ScoringError):
     """The model's output is NaN or infinite: an error, never a score."""
 

@@ -22,7 +22,7 @@ from reward.model_dir import check_model_dir
 from reward.token_file import read_token
 
 if TYPE_CHECKING:
-    from reward.app import ServerOptions
+    from reward.serving.app import ServerOptions
 
 log = logging.getLogger("reward.server")
 
@@ -128,7 +128,7 @@ def serve(options: ServerOptions, sock: socket.socket) -> int:
     """Serve on ``sock`` until a signal or a failed start. Returns the exit code."""
     import uvicorn
 
-    from reward.app import create_app, load_model
+    from reward.serving.app import create_app, load_model
 
     failures: list[BaseException] = []
 
@@ -191,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: cannot listen on {args.host}:{args.port}: {error}", file=sys.stderr)
         return 1
 
-    from reward.app import ServerOptions
+    from reward.serving.app import ServerOptions
 
     options = ServerOptions(
         model=args.model,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from reward.batcher import Batcher
+from reward.backends.local_model import Score
 from reward.errors import QueueFullError, ScoringError, ShuttingDownError
-from reward.model import Score
+from reward.serving.batcher import Batcher
 
 
 class Lengths:

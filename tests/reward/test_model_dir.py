@@ -110,7 +110,7 @@ def test_damaged_weights_end_the_process(model_dir: Path, tmp_path: Path) -> Non
 def test_weights_without_a_score_head(model_dir: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    from reward.model import RewardModel
+    from reward.backends.local_model import RewardModel
 
     model = edited(model_dir, tmp_path / "m")
     weights = load_file(model / "model.safetensors")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward.plan import plan_batches
+from reward.serving.plan import plan_batches
 
 LENGTHS = st.lists(st.integers(min_value=1, max_value=3000), max_size=200)
 

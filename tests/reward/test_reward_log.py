@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reward.reward_log import RewardLog, reward_log
+from reward.verl_client.reward_log import RewardLog, reward_log
 
 
 def numbers(*files: Path) -> list[int]:

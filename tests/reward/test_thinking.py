@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward.thinking import split_thinking
+from reward.verl_client.thinking import split_thinking
 
 
 @pytest.mark.parametrize(

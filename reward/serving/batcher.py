@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from reward.backends.local_model import Score
 from reward.errors import QueueFullError, ScoringError, ShuttingDownError
-from reward.model import Score
 
-log = logging.getLogger("reward.batcher")
+log = logging.getLogger("reward.serving.batcher")
 
 # One round of the worker takes at most this many pairs, so that a huge request lets others in between.
 PAIRS_PER_ROUND = 256

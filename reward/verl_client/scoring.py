@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from reward.client_settings import ClientSettings, log_path
 from reward.errors import RewardError, RewardOutageError
-from reward.reward_log import mark_failure, reward_log
-from reward.thinking import split_thinking
-from reward.transport import ServerScore, request_score
+from reward.verl_client.reward_log import mark_failure, reward_log
+from reward.verl_client.settings import ClientSettings, log_path
+from reward.verl_client.thinking import split_thinking
+from reward.verl_client.transport import ServerScore, request_score
 
 STATUS_OK, STATUS_THINK_TAG, STATUS_OUTAGE = 0.0, 1.0, 2.0
 _STATUS_NAMES = {STATUS_OK: "ok", STATUS_THINK_TAG: "penalty", STATUS_OUTAGE: "outage_penalty"}
@@ -30,8 +30,8 @@ def compute_score(
 ) -> dict[str, float]:
     """verl's custom reward function: the reward model's score of the pair (ground_truth, answer).
 
-    The answer is the response without its thinking part (:func:`reward.thinking.split_thinking`); a stray
-    think tag gets the minimum score. Settings are in :class:`reward.client_settings.ClientSettings`.
+    The answer is the response without its thinking part (:mod:`reward.verl_client.thinking`); a stray think tag gets
+    the minimum score. Settings are in :class:`reward.verl_client.settings.ClientSettings`.
 
     Returns:
         always the same keys, each a finite float: ``score`` (clamped), ``raw_score``, ``status`` (0 scored,

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from reward.errors import EmptyPairError, ModelDirError, NonFiniteScoreError, ScoringError
-from reward.plan import plan_batches
+from reward.serving.plan import plan_batches
 
 _TOKEN_BUDGET = {"cpu": 2048, "cuda": 16384}
 _MAX_PAIRS = 256

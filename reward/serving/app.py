@@ -17,11 +17,11 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.concurrency import run_in_threadpool
 
-from reward.batcher import Batcher, Scorer
+from reward.backends.local_model import RewardModel, Score
 from reward.errors import QueueFullError, ScoringError
-from reward.gate import Gate
-from reward.metrics import Metrics
-from reward.model import RewardModel, Score
+from reward.serving.batcher import Batcher, Scorer
+from reward.serving.gate import Gate
+from reward.serving.metrics import Metrics
 
 _SURROGATE = re.compile("[\\ud800-\\udfff]")
 

@@ -15,9 +15,9 @@ from email.utils import parsedate_to_datetime
 import requests
 from requests.adapters import HTTPAdapter
 
-from reward.client_settings import ClientSettings
 from reward.errors import RewardConfigError, RewardOutageError, RewardReplyError
 from reward.token_file import known_token, was_replaced
+from reward.verl_client.settings import ClientSettings
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 _CONNECT_TIMEOUT = 10.0

@@ -1,0 +1,1 @@
+"""What turns tokenised pairs into numbers: a model in this process, or a server behind this one."""

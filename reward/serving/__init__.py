@@ -1,0 +1,1 @@
+"""The HTTP service: admission, queue, batches, metrics."""

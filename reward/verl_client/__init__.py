@@ -1,0 +1,1 @@
+"""What `reward.client` does for each response that verl hands over."""
