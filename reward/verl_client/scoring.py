@@ -30,8 +30,8 @@ def compute_score(
 ) -> dict[str, float]:
     """verl's custom reward function: the reward model's score of the pair (ground_truth, answer).
 
-    The answer is the response without its thinking part (:mod:`reward.verl_client.thinking`); a stray think tag gets
-    the minimum score. Settings are in :class:`reward.verl_client.settings.ClientSettings`.
+    The answer is the response without its thinking part (:mod:`reward.verl_client.thinking`); a stray think tag
+    gets the minimum score. Settings are in :class:`reward.verl_client.settings.ClientSettings`.
 
     Returns:
         always the same keys, each a finite float: ``score`` (clamped), ``raw_score``, ``status`` (0 scored,
