@@ -1,0 +1,49 @@
+"""A few fixed pairs through a backend, before anything is served."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from reward.backends.interface import Backend, Tokens
+from reward.errors import ModelDirError
+
+_PAIRS = (
+    ("What is 2 + 2?", "4"),
+    ("What is 2 + 2?", "Two and two make four. " * 8),
+    ("What is the capital of France, and why is it not Lyon?", "Paris."),
+    ("yes", "yes"),
+)
+
+
+class Encoder(Protocol):
+    """What is needed of :class:`reward.inputs.PairTokenizer`."""
+
+    def encode(self, prompt: str, response: str) -> Tokens:
+        """Tokens of one pair."""
+
+
+def self_test(backend: Backend, tokenizer: Encoder, tolerance: float = 1e-4) -> None:
+    """Score fixed pairs, alone and in one batch, in every lane.
+
+    Args:
+        tolerance: by how much a score may differ between alone and in a batch, relative to scores above 1.
+
+    Raises:
+        ModelDirError: a score is not finite, or depends on the batch.
+    """
+    pairs = [tokenizer.encode(prompt, response) for prompt, response in _PAIRS]
+    for lane in range(backend.lanes):
+        together = backend.forward(pairs, lane)
+        alone = [backend.forward([pair], lane)[0] for pair in pairs]
+        for in_batch, single in zip(together, alone, strict=True):
+            if not (math.isfinite(in_batch) and math.isfinite(single)):
+                raise ModelDirError(
+                    f"self-test, lane {lane}: the model's output is {single} (alone), {in_batch} (in a batch); "
+                    "the weights are damaged, or the dtype is too narrow for them: try --dtype float32."
+                )
+            if abs(in_batch - single) > tolerance * max(1.0, abs(single)):
+                raise ModelDirError(
+                    f"self-test, lane {lane}: the batch changes a score from {single} to {in_batch}; check "
+                    "pad_token_id in config.json, and try --packing off, --attention eager or --dtype float32."
+                )
