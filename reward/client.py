@@ -2,8 +2,9 @@
 
     custom_reward_function.path=.../reward/client.py custom_reward_function.name=compute_score
 
-(``reward.custom_reward_function.*`` from verl 0.8 on). Importing this file touches no network and reads no
-setting; see :func:`reward.verl_client.scoring.compute_score` and
+(``reward.custom_reward_function.*`` from verl 0.8 on). Other names: ``compute_score_async`` (awaited; no thread
+waits), ``compute_score_batch`` (0.6.1's reward manager ``batch``) and ``safe_hack_reward`` (the score alone).
+Importing this file touches no network and reads no setting; see :mod:`reward.verl_client.scoring` and
 :class:`reward.verl_client.settings.ClientSettings`.
 
 What verl does with an exception of this function, so that an outage is never a plain score:
@@ -41,6 +42,20 @@ if _HERE not in (Path(place).resolve() for place in reward.__path__):
     )
 
 from reward.errors import RewardConfigError, RewardError, RewardOutageError, RewardReplyError  # noqa: E402
-from reward.verl_client.scoring import compute_score  # noqa: E402
+from reward.verl_client.scoring import (  # noqa: E402
+    compute_score,
+    compute_score_async,
+    compute_score_batch,
+    safe_hack_reward,
+)
 
-__all__ = ["RewardConfigError", "RewardError", "RewardOutageError", "RewardReplyError", "compute_score"]
+__all__ = [
+    "RewardConfigError",
+    "RewardError",
+    "RewardOutageError",
+    "RewardReplyError",
+    "compute_score",
+    "compute_score_async",
+    "compute_score_batch",
+    "safe_hack_reward",
+]

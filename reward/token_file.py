@@ -37,6 +37,11 @@ def known_token(path: str) -> str:
     return _known[key]
 
 
+def is_known(path: str) -> bool:
+    """Whether :func:`known_token` needs no file system."""
+    return (path, os.getpid()) in _known
+
+
 def was_replaced(path: str, refused: str) -> bool:
     """Whether the file holds another token than the one that the server refused; that one is known from now on.
 

@@ -1,24 +1,31 @@
-"""One response to one score: what :mod:`reward.client` offers to verl."""
+"""The reward functions that :mod:`reward.client` offers to verl."""
 
 from __future__ import annotations
 
-import json
-import math
+import asyncio
 import os
-import socket
-import time
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from reward.errors import RewardError, RewardOutageError
-from reward.verl_client.reward_log import mark_failure, reward_log
-from reward.verl_client.settings import ClientSettings, log_path
-from reward.verl_client.thinking import split_thinking
-from reward.verl_client.transport import ServerScore, request_score
+from reward.errors import RewardConfigError, RewardError
+from reward.verl_client.call import STATUS_OK, STATUS_OUTAGE, STATUS_THINK_TAG, Call
+from reward.verl_client.settings import ClientSettings
+from reward.verl_client.transport import request_score
 
-STATUS_OK, STATUS_THINK_TAG, STATUS_OUTAGE = 0.0, 1.0, 2.0
-_STATUS_NAMES = {STATUS_OK: "ok", STATUS_THINK_TAG: "penalty", STATUS_OUTAGE: "outage_penalty"}
-_SNIPPET_CHARS = 2000
+__all__ = [
+    "STATUS_OK",
+    "STATUS_OUTAGE",
+    "STATUS_THINK_TAG",
+    "compute_score",
+    "compute_score_async",
+    "compute_score_batch",
+    "safe_hack_reward",
+]
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_pools_lock = threading.Lock()
 
 
 def compute_score(
@@ -45,102 +52,105 @@ def compute_score(
         RewardConfigError: a setting is missing or wrong.
         RewardError: ``solution_str`` or ``ground_truth`` is missing or of a wrong type.
     """
-    started = time.monotonic()
-    record: dict[str, Any] = {
-        "timestamp": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "timestamp_epoch": time.time(),
-        "pid": os.getpid(),
-        "node": socket.gethostname(),
-        "data_source": str(data_source),
-    }
+    call = Call(data_source, kwargs)
     try:
-        return _score(solution_str, ground_truth, kwargs, record, started)
-    except RewardError as error:
-        place = log_path(kwargs)
-        if place is not None:
-            mark_failure(place, {**record, "error": f"{type(error).__name__}: {error}"})
-        raise
-
-
-def _score(
-    solution_str: str, ground_truth: Any, keywords: Mapping[str, Any], record: dict[str, Any], started: float
-) -> dict[str, float]:
-    """Score one pair and log it, also where it fails."""
-    settings = ClientSettings.read(keywords)
-    log = reward_log(settings.log_path, settings.log_max_bytes) if settings.log_path else None
-    prompt = unicode_text(prompt_text(ground_truth))
-    split = split_thinking(unicode_text(solution_str))
-    texts = {"prompt": prompt[:_SNIPPET_CHARS], "response": split.answer[:_SNIPPET_CHARS]}
-    lengths = {"prompt_len": len(prompt), "response_len": len(solution_str)}
-    line = {**record, "server_url": settings.url, **lengths, **texts}
-    status = STATUS_OK
-    try:
-        if split.stray:
-            status, got = STATUS_THINK_TAG, ServerScore(settings.min_score, False, 0)
-        else:
-            got = request_score(settings, prompt, split.answer)
-    except RewardError as error:
-        outage = isinstance(error, RewardOutageError)
-        attempts = error.attempts if isinstance(error, RewardOutageError) else 1
-        if not outage or settings.on_outage != "penalty":
-            if log is not None:
-                log.write(
-                    {
-                        **line,
-                        "score": None,
-                        "raw_score": None,
-                        "status": "outage" if outage else "error",
-                        "attempts": attempts,
-                        "latency_s": time.monotonic() - started,
-                        "error": f"{type(error).__name__}: {error}",
-                    }
-                )
+        pair = call.read(solution_str, ground_truth)
+        got = None if pair is None else request_score(call.settings, pair.prompt, pair.response)
+    except Exception as error:
+        penalty = call.failed(error)
+        if penalty is None:
             raise
-        status, got = STATUS_OUTAGE, ServerScore(settings.min_score, False, attempts)
-    score = min(max(got.raw_score, settings.min_score), settings.max_score)
-    result = {
-        "score": score,
-        "raw_score": got.raw_score,
-        "status": status,
-        "clamped": float(score != got.raw_score),
-        "truncated": float(got.truncated),
-        "attempts": float(got.attempts),
-        "latency_s": time.monotonic() - started,
-    }
-    if log is not None:
-        log.write({**line, **result, "status": _STATUS_NAMES[status], "attempts": got.attempts})
-    return result
+        return penalty
+    return call.scored(got)
 
 
-def unicode_text(text: str) -> str:
-    """``text`` with surrogate pairs joined and lone surrogates replaced by U+FFFD, so that it can be sent.
+async def compute_score_async(
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> dict[str, float]:
+    """As :func:`compute_score`, awaited: no thread waits for the server, so that a whole batch can be in flight.
+
+    For verl's reward loops, which await a coroutine function (0.8 and 0.9: experimental/reward_loop, managers
+    naive, dapo and gdpo; 0.6.1: experimental/reward/reward_loop). The manager ``remote`` and those of 0.6.1's
+    driver (workers/reward_manager) take :func:`compute_score` only. Needs aiohttp.
 
     Raises:
-        RewardError: not a string.
+        RewardError: as :func:`compute_score`; RewardConfigError also where aiohttp is missing.
     """
-    if not isinstance(text, str):
-        raise RewardError(f"solution_str is {type(text).__name__}; expected a string")
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    call = Call(data_source, kwargs)
+    try:
+        pair = call.read(solution_str, ground_truth)
+        got = None
+        if pair is not None:
+            # Here, not above: compute_score must load where there is no aiohttp.
+            try:
+                from reward.verl_client.async_transport import request_score_async
+            except ImportError as missing:
+                raise RewardConfigError(
+                    f"compute_score_async: {missing}; install aiohttp, or name compute_score"
+                ) from missing
+            got = await request_score_async(call.settings, pair.prompt, pair.response)
+    except asyncio.CancelledError:
+        call.cancelled()
+        raise
+    except Exception as error:
+        penalty = await asyncio.to_thread(call.failed, error)
+        if penalty is None:
+            raise
+        return penalty
+    # A file system that hangs must not stop the loop.
+    return await asyncio.to_thread(call.scored, got) if call.is_logged else call.scored(got)
 
 
-def prompt_text(ground_truth: Any) -> str:
-    """The prompt of the pair, which the data set carries as ground_truth.
+def compute_score_batch(
+    data_sources: Sequence[str],
+    solution_strs: Sequence[str],
+    ground_truths: Sequence[Any],
+    extra_infos: Sequence[Mapping[str, Any] | None] | None = None,
+    **kwargs: Any,
+) -> list[dict[str, float]]:
+    """As :func:`compute_score` for a batch, ``max_in_flight`` at a time: for 0.6.1's reward manager ``batch``.
 
-    Strings as they are; numbers by ``str``; lists of strings joined by line ends; other lists and dicts as
-    JSON. numpy scalars and arrays count as what ``tolist`` makes of them.
+    Its managers naive and dapo ask for one response after the other (verl/workers/reward_manager/, 0.6.1), so
+    that the server never sees two at once.
 
     Raises:
-        RewardError: there is none.
+        RewardError: of the first response that has no score; those not yet sent are not sent. Also where the
+            lists differ in length.
     """
-    value = ground_truth.tolist() if hasattr(ground_truth, "tolist") else ground_truth
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        raise RewardError(
-            f"ground_truth is {value}; the data set must carry the text that goes to the reward model"
-        )
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
-        return "\n".join(value)
-    if isinstance(value, (list, tuple, dict)):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
+    try:
+        if not len(data_sources) == len(solution_strs) == len(ground_truths):
+            raise RewardError(
+                f"{len(data_sources)} data_sources, {len(solution_strs)} solution_strs and {len(ground_truths)} "
+                "ground_truths; expected one of each for each response"
+            )
+        pool = _pool(ClientSettings.read(kwargs).max_in_flight)
+    except RewardError as error:
+        Call("batch", kwargs).failed(error)
+        raise
+    calls = [
+        pool.submit(compute_score, *sample, None, **kwargs)
+        for sample in zip(data_sources, solution_strs, ground_truths, strict=True)
+    ]
+    try:
+        return [call.result() for call in calls]
+    finally:
+        for call in calls:
+            call.cancel()
+
+
+def safe_hack_reward(solution_str: str, ground_truth: Any, **kwargs: Any) -> float:
+    """The score alone, under the name and signature that scripts written for one function use."""
+    return compute_score(kwargs.pop("data_source", ""), solution_str, ground_truth, **kwargs)["score"]
+
+
+def _pool(size: int) -> ThreadPoolExecutor:
+    """Threads that live on between batches, each with its keep-alive session; a forked child makes its own."""
+    key = (os.getpid(), size)
+    with _pools_lock:
+        if key not in _pools:
+            _pools[key] = ThreadPoolExecutor(size, thread_name_prefix="reward")
+        return _pools[key]

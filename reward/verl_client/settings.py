@@ -34,6 +34,7 @@ class ClientSettings:
     ``max_in_flight``     REWARD_MAX_IN_FLIGHT          64 requests of this process at a time
     ``log_path``          REWARD_LOG_PATH               no log
     ``log_max_bytes``     REWARD_LOG_MAX_BYTES          268435456, a file; one older file is kept
+    ``log_max_chars``     REWARD_LOG_MAX_CHARS          65536 of a prompt and of a response; 0: no texts
     ====================  ============================  =======
 
     A keyword may carry the prefix too (``reward_min_score``). Other keywords are not for this module.
@@ -49,6 +50,7 @@ class ClientSettings:
     token_file: str | None
     log_path: str | None
     log_max_bytes: int
+    log_max_chars: int
 
     @classmethod
     def read(cls, keywords: Mapping[str, Any]) -> ClientSettings:
@@ -69,10 +71,11 @@ class ClientSettings:
             timeout=_number(keywords, "timeout", "60", above=0),
             deadline=deadline if wait is None else wait,
             on_outage=policy,
-            max_in_flight=int(_number(keywords, "max_in_flight", "64", above=0)),
+            max_in_flight=_count(keywords, "max_in_flight", "64", least=1),
             token_file=_text(keywords, "server_token_file", "") or None,
             log_path=log_path(keywords),
-            log_max_bytes=int(_number(keywords, "log_max_bytes", str(256 * 2**20), above=0)),
+            log_max_bytes=_count(keywords, "log_max_bytes", str(256 * 2**20), least=1),
+            log_max_chars=_count(keywords, "log_max_chars", str(2**16), least=0),
         )
 
 
@@ -98,6 +101,15 @@ def _number(keywords: Mapping[str, Any], name: str, default: str, above: float =
         need = "a finite number" + (f" above {above:g}" if above > -math.inf else "")
         raise RewardConfigError(f"{_PREFIX}{name.upper()} (keyword {name}) is {text!r}; expected {need}")
     return value
+
+
+def _count(keywords: Mapping[str, Any], name: str, default: str, least: int) -> int:
+    value = _number(keywords, name, default)
+    if value < least or value != int(value):
+        raise RewardConfigError(
+            f"{_PREFIX}{name.upper()} (keyword {name}) is {value:g}; expected a whole number from {least} on"
+        )
+    return int(value)
 
 
 def _url(text: str) -> str:

@@ -287,7 +287,7 @@ def test_name_taken_by_another_package(tmp_path: Path) -> None:
 def test_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REWARD_LOG_PATH", str(tmp_path / "log"))
     with stub_server(scored(50.0), reply(422, {"detail": "no"})) as stub:
-        compute_score("math", "<think>r</think>72 \ud800", "q" * 5000, server_url=stub.url)
+        compute_score("math", "<think>r</think>72 \ud800", "q" * 70_000, server_url=stub.url)
         with pytest.raises(RewardReplyError):
             compute_score("math", "r", "q", server_url=stub.url)
         compute_score("code", "<think>", "q", server_url=stub.url)
@@ -298,8 +298,10 @@ def test_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line["status"] for line in lines] == ["ok", "error", "penalty", "outage"]
     assert [line["score"] for line in lines] == [30.0, None, -40.0, None]
     first = lines[0]
-    assert (first["raw_score"], first["prompt_len"], first["response_len"]) == (50.0, 5000, 20)
-    assert (first["prompt"], first["response"]) == ("q" * 2000, "72 \ufffd")
+    assert (first["raw_score"], first["prompt_len"], first["response_len"]) == (50.0, 70_000, 20)
+    assert (len(first["prompt"]), first["response"], first["answer_len"]) == (65_536, "72 \ufffd", 4)
+    assert (first["tokens"], first["dropped_tokens"]) == (3, None)
+    assert [line.get("response_snippet") for line in lines] == [None, None, "<think>", None]
     assert (first["data_source"], first["node"], first["server_url"]) == ("math", socket.gethostname(), stub.url)
     assert {"timestamp", "timestamp_epoch", "pid", "latency_s", "attempts"} <= first.keys()
     # What the launcher watches for names the first failure of the process.
