@@ -28,6 +28,13 @@ class TooLongError(ScoringError):
     reason = "too_long"
 
 
+class InputTextError(ScoringError):
+    """The tokenizer cannot take a text of this pair; the message does not hold the text."""
+
+    status = 422
+    reason = "input_text"
+
+
 class UpstreamError(ScoringError):
     """The server behind this one gave no answer, or one that cannot be understood; trying again may help."""
 

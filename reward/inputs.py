@@ -6,24 +6,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tokenizers import Encoding, Tokenizer
 from transformers import AutoConfig, AutoTokenizer
 
 from reward.backends.interface import Tokens
-from reward.errors import EmptyPairError, ModelDirError, ScoringError, TooLongError
+from reward.chat_frame import find_frame
+from reward.encoders import Encoded, Encoder, FastChats, FastPairs, SlowPairs
+from reward.errors import EmptyPairError, InputTextError, ModelDirError, ScoringError, TooLongError
 from reward.truncation import Truncate, kept_positions
 
 Style = Literal["pair", "chat"]
 
-# Models that count positions from the padding token's id + 1 (transformers, modeling_roberta.py).
-_OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "camembert"})
+# These count positions from the padding token's id + 1 (create_position_ids_from_input_ids, transformers 4.56).
+_OFFSET_POSITIONS = frozenset(
+    {
+        "camembert",
+        "data2vec-text",
+        "longformer",
+        "mpnet",
+        "roberta",
+        "roberta-prelayernorm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    }
+)
+_SHOWN_CHARS = 200
 
 
 class PairTokenizer:
     """Tokenises pairs as the model directory's own tokenizer does. Safe to share among threads.
 
     Attributes:
-        max_length: tokens of a pair, special tokens included, that the model takes.
+        max_length: tokens of a pair that the model is given at most, special and template tokens included.
         pad_id: id of the padding token.
     """
 
@@ -40,31 +54,33 @@ class PairTokenizer:
 
         Args:
             path: directory that :func:`reward.model_dir.check_model_dir` accepts.
-            style: ``pair`` is ``tokenizer(prompt, response)``; ``chat`` is the model's chat template.
-            truncate: what happens to a pair that is too long, see :mod:`reward.truncation`.
+            style: ``pair`` is ``tokenizer(prompt, response)``; ``chat`` is the model's chat template over a
+                user's and an assistant's message, without another begin token.
+            truncate: what becomes of a pair that is too long, see :mod:`reward.truncation`.
             max_length: upper bound; the tokenizer's and the model's own limits may be lower.
-            trust_remote_code: whether code in the model directory may be executed.
+            trust_remote_code: whether Python code in the model directory may be executed.
 
         Raises:
-            ModelDirError: there is no usable tokenizer, or it cannot do ``style``.
+            ModelDirError: there is no usable tokenizer, it cannot do ``style``, or ``max_length`` is too small.
         """
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 path, trust_remote_code=trust_remote_code, local_files_only=True
             )
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
+        except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
             raise ModelDirError(f"{path}: transformers cannot load its tokenizer: {error}") from error
-        if style == "chat":
-            raise ModelDirError(f"{path}: --input chat is not there yet")
-        self._fast: Tokenizer = tokenizer.backend_tokenizer
-        # Truncation is a setting of the shared tokenizer; here it is arithmetic on the result, for any thread.
-        self._fast.no_truncation()
-        self._fast.no_padding()
+        self._encoder = _encoder(path, tokenizer, style)
         self._with_types = "token_type_ids" in tokenizer.model_input_names
         self._truncate = truncate
         self.pad_id = _padding_token(path, tokenizer, config)
         self.max_length = _limit(max_length, tokenizer, config)
+        fixed = list(self._encoder.encode_many([("a", "b")])[0].owners()).count(None)
+        if fixed >= self.max_length:
+            raise ModelDirError(
+                f"{path}: {self.max_length} tokens a pair leave no room for text: {fixed} are special or template "
+                "tokens; raise --max-length, or the model_max_length of tokenizer_config.json"
+            )
 
     def encode(self, prompt: str, response: str) -> Tokens:
         """The tokens of one pair, at most ``max_length``.
@@ -72,6 +88,7 @@ class PairTokenizer:
         Raises:
             EmptyPairError: there is no token.
             TooLongError: there are too many, and truncate is ``error``.
+            InputTextError: the tokenizer refuses a text.
         """
         (result,) = self.encode_many([(prompt, response)])
         if isinstance(result, ScoringError):
@@ -79,14 +96,25 @@ class PairTokenizer:
         return result
 
     def encode_many(self, pairs: Sequence[tuple[str, str]]) -> list[Tokens | ScoringError]:
-        """The tokens of each pair, or the error for this pair alone; the GIL is free while it works."""
-        # transformers takes a pair whose second text is empty for a single text.
-        texts = [(prompt, response) if response else prompt for prompt, response in pairs]
-        return [self._tokens(encoding) for encoding in self._fast.encode_batch_fast(texts)]
+        """The tokens of each pair, or the error for this pair alone; the GIL is free while tokenizers works."""
+        return [
+            encoded if isinstance(encoded, ScoringError) else self._cut(encoded)
+            for encoded in self._encoded(pairs)
+        ]
 
-    def _tokens(self, encoding: Encoding) -> Tokens | ScoringError:
-        ids = encoding.ids
-        types = encoding.type_ids if self._with_types else ()
+    def _encoded(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Encoded | ScoringError]:
+        try:
+            return self._encoder.encode_many(pairs)
+        except ScoringError as error:
+            if len(pairs) == 1:
+                return [error]
+        except Exception as error:  # noqa: BLE001  tokenizers raises nothing more exact for a text it cannot take
+            if len(pairs) == 1:
+                return [InputTextError(f"the tokenizer refuses a text of the pair: {str(error)[:_SHOWN_CHARS]}")]
+        return [encoded for pair in pairs for encoded in self._encoded([pair])]
+
+    def _cut(self, encoded: Encoded) -> Tokens | ScoringError:
+        ids, types = encoded.ids, encoded.types if self._with_types else []
         if not ids:
             return EmptyPairError("prompt and response together have no token")
         if len(ids) <= self.max_length:
@@ -94,14 +122,47 @@ class PairTokenizer:
         if self._truncate == "error":
             return TooLongError(
                 f"the pair has {len(ids)} tokens, the model takes {self.max_length}, and --truncate error forbids "
-                "to cut it; shorten it, or serve with --truncate left or right"
+                "to cut it: shorten it, or serve with --truncate left or right"
             )
-        kept = kept_positions(encoding.sequence_ids, self._truncate, self.max_length)
+        try:
+            kept = kept_positions(encoded.owners(), self._truncate, self.max_length)
+        except ValueError as error:
+            return TooLongError(f"the pair cannot be cut: {error}")
         return Tokens(
             [ids[position] for position in kept],
-            [types[position] for position in kept] if types else (),
+            [types[position] for position in kept] if types else [],
             len(ids) - len(kept),
         )
+
+
+def _encoder(path: Path, tokenizer: Any, style: Style) -> Encoder:
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is not None:
+        # Truncation is a setting of the shared tokenizer; here it is arithmetic on the result, for any thread.
+        fast.no_truncation()
+        fast.no_padding()
+    if style == "pair":
+        return SlowPairs(tokenizer) if fast is None else FastPairs(fast)
+    if fast is None:
+        raise ModelDirError(
+            f"{path}: {type(tokenizer).__name__} is written in Python and does not tell which tokens are of the "
+            "template; --input chat needs a tokenizer.json"
+        )
+    if not tokenizer.chat_template:
+        raise ModelDirError(
+            f"{path}: its tokenizer has no chat template (chat_template.jinja, or chat_template in "
+            "tokenizer_config.json); serve with --input pair, or add the template that the model was trained with"
+        )
+
+    def render(prompt: str, response: str) -> str:
+        messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        return text
+
+    try:
+        return FastChats(fast, find_frame(render), tokenizer.unk_token_id)
+    except Exception as error:  # the template is a program of its own and may raise anything
+        raise ModelDirError(f"{path}: --input chat: {type(error).__name__}: {error}") from error
 
 
 def _padding_token(path: Path, tokenizer: Any, config: Any) -> int:
@@ -113,7 +174,8 @@ def _padding_token(path: Path, tokenizer: Any, config: Any) -> int:
 
 def _limit(max_length: int, tokenizer: Any, config: Any) -> int:
     limits = [max_length, int(tokenizer.model_max_length)]
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None:
-        limits.append(int(positions) - (2 if config.model_type in _OFFSET_POSITIONS else 0))
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and positions > 0:
+        first = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
+        limits.append(int(positions) - first)
     return min(limits)

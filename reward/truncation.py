@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 Truncate = Literal["error", "left", "right"]
 
-PROMPT, RESPONSE = 0, 1
+PROMPT: Final = 0
+RESPONSE: Final = 1
 
 
 def shares_right(prompt: int, response: int, room: int) -> tuple[int, int]:
@@ -34,7 +35,7 @@ def shares_left(prompt: int, response: int, room: int) -> tuple[int, int]:
 
 
 def kept_positions(owners: Sequence[int | None], truncate: Truncate, max_length: int) -> list[int]:
-    """The positions that stay, ascending; ``max_length`` of them, where there are more tokens than that.
+    """The positions that stay, ascending; ``max_length`` of them where there are more tokens than that.
 
     Args:
         owners: of each token PROMPT, RESPONSE, or None for special and template tokens, which always stay.
@@ -45,31 +46,22 @@ def kept_positions(owners: Sequence[int | None], truncate: Truncate, max_length:
     Raises:
         ValueError: ``truncate`` forbids to drop any, or the tokens that always stay are too many.
     """
-    prompt, response = owners.count(PROMPT), owners.count(RESPONSE)
     if len(owners) <= max_length:
         return list(range(len(owners)))
     if truncate == "error":
         raise ValueError(
             f"{len(owners)} tokens are more than {max_length}, and truncate=error forbids to drop any"
         )
-    room = max_length - (len(owners) - prompt - response)
-    if room < 0:
-        raise ValueError(f"{max_length - room} tokens always stay, more than the {max_length} that may")
-    shares = shares_right if truncate == "right" else shares_left
-    keep_prompt, keep_response = shares(prompt, response, room)
-    # In the order of its own tokens, each text keeps [first, last).
-    bounds = {
-        PROMPT: (0, keep_prompt) if truncate == "right" else (prompt - keep_prompt, prompt),
-        RESPONSE: (0, keep_response) if truncate == "right" else (response - keep_response, response),
-    }
-    seen = {PROMPT: 0, RESPONSE: 0}
-    kept = []
+    positions: dict[int, list[int]] = {PROMPT: [], RESPONSE: []}
+    kept: list[int] = []
     for position, owner in enumerate(owners):
-        if owner is not None:
-            first, last = bounds[owner]
-            rank = seen[owner]
-            seen[owner] += 1
-            if not first <= rank < last:
-                continue
-        kept.append(position)
-    return kept
+        (kept if owner is None else positions[owner]).append(position)
+    room = max_length - len(kept)
+    if room < 0:
+        raise ValueError(f"{len(kept)} tokens always stay, more than the {max_length} that may")
+    shares = shares_right if truncate == "right" else shares_left
+    counts = shares(len(positions[PROMPT]), len(positions[RESPONSE]), room)
+    for owner, count in zip((PROMPT, RESPONSE), counts, strict=True):
+        mine = positions[owner]
+        kept += mine[:count] if truncate == "right" else mine[len(mine) - count :]
+    return sorted(kept)
