@@ -105,7 +105,7 @@ async def _client() -> _LoopClient:
 
 
 async def _open(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[_LoopClient, None]:
-    """A generator, because a loop that ends in order (``asyncio.run``) closes its generators, and so the session."""
+    """A generator: a loop that ends in order (``asyncio.run``) closes its generators, and with it the session."""
     # No slots of aiohttp's own, and no proxy of the cluster (trust_env): the server is inside the job.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:

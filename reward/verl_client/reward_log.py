@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import socket
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +67,10 @@ def _process() -> str:
 class RewardLog:
     """Appends lines with one ``write`` each (O_APPEND), from any thread.
 
-    A file that would grow past ``max_bytes`` becomes ``NAME.1.jsonl``, replacing an older one. A log that
-    cannot be written is reported once on stderr and does not stop the training.
+    A file that would grow past ``max_bytes`` becomes ``NAME.1.jsonl``, replacing an older one. A half line that a
+    killed process left is ended before the next one begins. Processes that share a file take turns (flock), on
+    one node and on several. A log that cannot be written is reported once on stderr and does not stop the
+    training.
     """
 
     def __init__(self, path: Path, max_bytes: int, *, shared: bool = False) -> None:
@@ -73,7 +78,7 @@ class RewardLog:
         self._max_bytes = max_bytes
         self._shared = shared
         self._lock = threading.Lock()
-        self._fd = -1
+        self._fd, self._locked = -1, False
         self._reported = False
 
     def write(self, record: dict[str, Any]) -> None:
@@ -81,36 +86,56 @@ class RewardLog:
         line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
         with self._lock:
             try:
-                self._append(line)
+                with self._turn():
+                    self._append(line)
             except OSError as error:
                 if not self._reported:
                     self._reported = True
                     print(f"reward log {self.path} cannot be written: {error}", file=sys.stderr)
 
-    def _append(self, line: bytes) -> None:
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The file is open and where its path says, and no other process appends to it or rotates it."""
         self._open()
+        while not self._is_current():  # rotated by another process, or removed
+            self._close()
+            self._open()
+        try:
+            yield
+        finally:
+            if self._locked:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+                self._locked = False
+
+    def _append(self, line: bytes) -> None:
         size = os.fstat(self._fd).st_size
         if size and size + len(line) > self._max_bytes:
-            self._rotate()
+            self.path.replace(self.path.with_suffix(".1.jsonl"))
+            self._close()  # and gives up the turn: whoever waits for it sees that the file is no longer current
+            self._open()
             size = os.fstat(self._fd).st_size
+        if self._ends_in_half_a_line(size):
+            line = b"\n" + line
         written = os.write(self._fd, line)
-        if written == len(line):
-            return
-        # The disk is full: take the half line back, or, where others append to the same file, end it.
-        if self._shared:
-            os.write(self._fd, b"\n")
-        else:
-            os.ftruncate(self._fd, size)
-        raise OSError(f"{written} of {len(line)} bytes written")
+        if written < len(line):  # the disk is full
+            if self._locked or not self._shared:
+                os.ftruncate(self._fd, size)
+            raise OSError(f"{written} of {len(line)} bytes written")
+
+    def _ends_in_half_a_line(self, size: int) -> bool:
+        return size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     def _open(self) -> None:
-        """Open the file, again where another process has rotated it away."""
-        if self._fd >= 0 and self._shared and not self._is_current():
-            os.close(self._fd)
-            self._fd = -1
+        """Open the file where it is not, and take the turn."""
         if self._fd < 0:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if self._shared:
+            self._locked = _lock(self._fd)
+
+    def _close(self) -> None:
+        os.close(self._fd)
+        self._fd, self._locked = -1, False
 
     def _is_current(self) -> bool:
         try:
@@ -118,12 +143,13 @@ class RewardLog:
         except FileNotFoundError:
             return False
 
-    def _rotate(self) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        try:
-            if self._is_current():
-                self.path.replace(self.path.with_suffix(".1.jsonl"))
-        finally:
-            os.close(self._fd)
-            self._fd = -1
-        self._open()
+
+def _lock(fd: int) -> bool:
+    """Whether the turn could be taken: a file system without locks (Lustre mounted without flock) has none."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            return False
+        raise
+    return True

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
+import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from reward_servers import ROOT
 
 from reward.verl_client.reward_log import RewardLog, reward_log
 
@@ -74,3 +79,51 @@ def test_log_that_cannot_be_written_is_reported_once(tmp_path: Path, capsys: pyt
 def test_nan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         RewardLog(tmp_path / "a.jsonl", 1000).write({"n": float("nan")})
+
+
+@pytest.mark.parametrize("name", ["", "all.jsonl"])
+def test_half_line_of_a_killed_process_is_ended(tmp_path: Path, name: str) -> None:
+    log = reward_log(str(tmp_path / name), 1000)
+    log.path.write_bytes(b'{"n": 1}\n{"n": 2, "prompt": "cut he')
+    log.write({"n": 3})
+    assert log.path.read_bytes() == b'{"n": 1}\n{"n": 2, "prompt": "cut he\n{"n": 3}\n'
+
+
+def test_removed_file_is_written_anew(tmp_path: Path) -> None:
+    log = reward_log(str(tmp_path / "log"), 1000)
+    log.write({"n": 1})
+    shutil.rmtree(tmp_path / "log")
+    log.write({"n": 2})
+    assert numbers(log.path) == [2]
+
+
+def test_full_disk_takes_the_half_line_back(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE cuts a write as a full disk does; a child process has it, for limits last."""
+    script = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from reward.verl_client.reward_log import RewardLog\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "log = RewardLog(Path(sys.argv[1]), 10**6, shared=sys.argv[2] == 'shared')\n"
+        "for n in range(3): log.write({'n': n, 'pad': 'x' * 60})"
+    )
+    for kind in ("shared", "own"):
+        path = tmp_path / f"{kind}.jsonl"
+        command = [sys.executable, "-c", script, str(path), kind]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("cannot be written") == 1
+        assert numbers(path) == [0]
+
+
+def test_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flock as Lustre answers it where it is mounted without: no other part is replaced."""
+
+    def flock(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    log = reward_log(str(tmp_path / "all.jsonl"), 100)
+    for n in range(20):
+        log.write({"n": n})
+    assert numbers(log.path)[-1] == 19
+    assert log.path.with_suffix(".1.jsonl").exists()
