@@ -42,6 +42,13 @@ class UpstreamError(ScoringError):
     reason = "upstream"
 
 
+class UpstreamRefusedError(ScoringError):
+    """The server behind this one answers, but refuses this request (400, 413, 422); it will refuse it again."""
+
+    status = 500
+    reason = "upstream_refused"
+
+
 class NonFiniteScoreError(ScoringError):
     """The model's output is NaN or infinite: an error, never a score."""
 
@@ -60,10 +67,23 @@ class QueueFullError(ScoringError):
         self.retry_after = retry_after
 
 
-class ShuttingDownError(ScoringError):
-    """The server is stopping and takes no new pairs."""
+class TooManyPairsError(ScoringError):
+    """One call holds more pairs than the queue ever has room for."""
+
+    status = 413
+    reason = "too_many_pairs"
+
+
+class NotReadyError(ScoringError):
+    """The server does not score now: its model is loading, or it is stopping."""
 
     status = 503
+    reason = "not_ready"
+
+
+class ShuttingDownError(NotReadyError):
+    """The server is stopping and takes no new pairs."""
+
     reason = "shutting_down"
 
 
