@@ -1,0 +1,109 @@
+"""The policy of retries, without a clock and without a server."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reward.errors import RewardOutageError
+from reward.verl_client.retries import Failure, Retries, retry_after_seconds
+
+TIMES = st.floats(0.01, 1e4)
+
+
+@given(TIMES, TIMES, st.lists(st.floats(0, 1e3), max_size=40), st.randoms())
+def test_every_delay_is_kept_within_the_deadline(
+    deadline: float, timeout: float, asked: list[float], random: Random
+) -> None:
+    now = 1000.0
+    retries = Retries("http://h:1", timeout, deadline, now, random.uniform)
+    for seconds in asked:
+        assert 0 < retries.begin(now) <= max(0.1, min(timeout, 1000 + deadline - now))
+        try:
+            delay = retries.failed(Failure("busy", seconds), now)
+        except RewardOutageError:
+            # It would have been too late: even the least spread of the backoff or the server's own word is.
+            assert now + max(15, seconds * 1.25) >= 1000 + deadline
+            return
+        assert seconds <= delay <= max(15, seconds * 1.25)
+        now += delay
+        assert now < 1000 + deadline
+
+
+def test_backoff_doubles_up_to_ten_seconds_and_is_spread() -> None:
+    for spread, expected in (
+        (0.5, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]),
+        (1.5, [0.3, 0.6, 1.2, 2.4, 4.8, 9.6, 15, 15]),
+    ):
+        retries = Retries("http://h:1", 60, 1e6, 0, lambda low, high, at=spread: at)
+        seen = []
+        for _ in expected:
+            retries.begin(0)
+            seen.append(retries.failed(Failure("x"), 0))
+        assert seen == pytest.approx(expected)
+    retries = Retries("http://h:1", 60, 1e6, 0)
+    retries.begin(0)
+    assert len({retries.failed(Failure("x"), 0) for _ in range(20)}) == 20
+
+
+def test_clients_told_the_same_time_do_not_come_back_together() -> None:
+    retries = Retries("http://h:1", 60, 1e6, 0)
+    retries.begin(0)
+    delays = [retries.failed(Failure("HTTP 429", 8), 0) for _ in range(200)]
+    assert 8 <= min(delays) < 8.2
+    assert 9.8 < max(delays) <= 10
+
+
+def test_attempts_of_an_hour_do_not_overflow() -> None:
+    retries = Retries("http://h:1", 60, math.inf, 0)
+    for _ in range(5000):
+        retries.begin(0)
+    assert retries.failed(Failure("x"), 0) <= 15
+
+
+def test_waiting_for_a_slot_moves_the_end() -> None:
+    retries = Retries("http://h:1", 60, 1, 0)
+    retries.begin(100, waited=100)
+    assert retries.failed(Failure("x"), 100) < 1
+    with pytest.raises(
+        RewardOutageError, match=r"http://h:1 gave no score within 1 s \(1 attempts\); last cause: x"
+    ):
+        retries.failed(Failure("x"), 101)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("", 0),
+        ("7", 7),
+        ("0", 0),
+        ("-3", 0),
+        ("1.5", 0),
+        ("٣", 0),
+        ("9" * 400, math.inf),
+        ("soon", 0),
+        ("Fri, 31 Dec 99999 23:59:59 GMT", 0),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", 0),
+    ],
+)
+def test_retry_after(text: str, seconds: float) -> None:
+    assert retry_after_seconds(text, 1.7e9) == seconds
+
+
+def test_retry_after_a_date() -> None:
+    now = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+    assert retry_after_seconds(format_datetime(now + timedelta(seconds=90), usegmt=True), now.timestamp()) == 90
+
+
+@given(
+    st.text(max_size=40)
+    | st.from_regex(r"[A-Z][a-z]{2}, \d+ [A-Z][a-z]{2} \d+ \d+:\d+:\d+ ([+-]\d+|GMT)", fullmatch=True)
+)
+def test_retry_after_is_total(text: str) -> None:
+    assert retry_after_seconds(text, 1.7e9) >= 0
