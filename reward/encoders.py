@@ -101,8 +101,14 @@ class FastChats:
 
     def encode_many(self, pairs: Sequence[tuple[str, str]]) -> list[Encoded]:
         chats = [self._frame.apply(prompt, response) for prompt, response in pairs]
-        encodings = self._tokenizer.encode_batch([chat.text for chat in chats], add_special_tokens=False)
-        return [self._encoded(chat, encoding) for chat, encoding in zip(chats, encodings, strict=True)]
+        return [self._encoded(*both) for both in zip(chats, self._tokens(chats), strict=True)]
+
+    def _tokens(self, chats: Sequence[Chat]) -> list[Encoding]:
+        # A list of one too: only encode_batch lets other threads run.
+        encodings: list[Encoding] = self._tokenizer.encode_batch(
+            [chat.text for chat in chats], add_special_tokens=False
+        )
+        return encodings
 
     def _encoded(self, chat: Chat, encoding: Encoding) -> Encoded:
         for _ in range(_ROUNDS):
@@ -110,16 +116,15 @@ class FastChats:
             if not spelled:
                 return Encoded(encoding.ids, encoding.type_ids, partial(_owners, chat, encoding))
             chat = self._frame.place(*(_broken(text, spelled, chat.text) for text in (chat.prompt, chat.response)))
-            encoding = self._tokenizer.encode(chat.text, add_special_tokens=False)
+            (encoding,) = self._tokens([chat])
         raise InputTextError("a text still holds control tokens of the model after they were broken up")
 
     def _spelled_out(self, chat: Chat, encoding: Encoding) -> list[tuple[int, int]]:
         """[start, end) in the chat's text of each control token that stands inside a text."""
         found = []
-        for position, number in enumerate(encoding.ids):
+        for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if number not in self._control:
                 continue
-            start, end = encoding.token_to_chars(position)
             # Tokens may take in the white space beside them (lstrip, rstrip), also across a text's end.
             piece = chat.text[start:end]
             start, end = start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
