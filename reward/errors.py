@@ -43,7 +43,7 @@ class UpstreamError(ScoringError):
 
 
 class UpstreamRefusedError(ScoringError):
-    """The server behind this one answers, but refuses this request (400, 413, 422); it will refuse it again."""
+    """The server behind this one answers, but not to this request; asking again changes nothing."""
 
     status = 500
     reason = "upstream_refused"

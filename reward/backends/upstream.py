@@ -31,8 +31,6 @@ _CONNECT_S, _READ_S, _ASK_S = 5.0, 120.0, 20.0
 _SHOWN_CHARS = 300
 # Their dtype is not ours to know: bfloat16, whose mantissa has 8 bits, must pass.
 _TOLERANCE = 0.25
-# Statuses that tell of this request, not of the server: asking again changes nothing.
-_REFUSALS = frozenset({400, 413, 422})
 # SGLang's heads have a bias which stays random where the checkpoint has none (sglang issue 38768, 0.5.23).
 _RANDOM_BIAS = frozenset({"Qwen2ForSequenceClassification", "Qwen3ForSequenceClassification"})
 
@@ -83,7 +81,7 @@ class UpstreamModel:
             ),
             target,
         )
-        if reply.status_code in _REFUSALS:
+        if reply.status_code in self.wire.refusals:
             raise UpstreamRefusedError(f"{target}: HTTP {reply.status_code}: {_message(reply)}")
         if reply.status_code != 200:
             raise UpstreamError(f"{target}: HTTP {reply.status_code}: {_message(reply)}")
@@ -195,9 +193,9 @@ def _find_sglang(session: requests.Session, url: str, options: ModelOptions) -> 
     architectures = found.get("architectures") or []
     if _RANDOM_BIAS.intersection(architectures):
         log.warning(
-            "SGLang (0.5.23) adds a bias to the score of a %s that is random where the checkpoint has no "
-            "score.bias, as those of transformers: scores are shifted by a constant, another one after each start "
-            "of SGLang (its issue 38768). Use vLLM or --backend transformers where that matters.",
+            "SGLang (0.5.23) gives the score of a %s a bias, which is random where the checkpoint has no score.bias, "
+            "as those of transformers: all scores are shifted by one constant, another one after each start of "
+            "SGLang (its issue 38768). Use vLLM or --backend transformers where that matters.",
             architectures[0],
         )
     return SglangWire(), {"model": found.get("model_path"), "architectures": architectures}
@@ -242,8 +240,8 @@ def _refuse_unfit(model: UpstreamModel, tokenizer: PairTokenizer) -> None:
 def _refuse_activation(model: UpstreamModel, wire: VllmWire, pair: Tokens, asked_raw: float) -> None:
     """A sigmoid cannot be told from a logit by its looks; that vLLM heeds use_activation can be.
 
-    Servers that know no such parameter ignore it (before 0.12 it had other names). A server that was started
-    without an activation answers alike to both requests as well, by right: one logit outside of [0, 1] shows it.
+    A server that does not know the parameter ignores it. One whose model has no activation (problem_type regression)
+    answers alike to both requests too, by right: a logit outside of [0, 1] shows it.
     """
     probe = UpstreamModel(model.url, VllmWire(wire.model, activation=True), lanes=1)
     probe._sessions = model._sessions
@@ -281,10 +279,17 @@ def _send(send: Callable[[], requests.Response], target: str) -> requests.Respon
             raise UpstreamError(f"{target}: no answer within {waited:.0f} s") from error
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
             if last:
-                raise UpstreamError(f"{target}: {type(error).__name__}: {error}") from error
+                raise UpstreamError(f"{target}: {_root(error)}") from error
         except requests.RequestException as error:
-            raise UpstreamError(f"{target}: {type(error).__name__}: {error}") from error
+            raise UpstreamError(f"{target}: {_root(error)}") from error
     raise AssertionError("unreachable")
+
+
+def _root(error: BaseException) -> str:
+    """The innermost cause, without the wrappings of requests and urllib3."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return f"{type(error).__name__}: {error}"
 
 
 def _session(key: str | None) -> requests.Session:

@@ -29,6 +29,10 @@ class Wire(Protocol):
     def path(self) -> str:
         """Where pairs are POSTed to."""
 
+    @property
+    def refusals(self) -> frozenset[int]:
+        """Statuses that tell of the request, not of the server: asking again changes nothing."""
+
     def body(self, batch: Sequence[Tokens]) -> dict[str, Any]:
         """The JSON of one request."""
 
@@ -56,6 +60,7 @@ class VllmWire:
     activation: bool = False
     name: str = "vllm"
     path: str = "/pooling"
+    refusals: frozenset[int] = frozenset({400, 413, 422})
 
     def body(self, batch: Sequence[Tokens]) -> dict[str, Any]:
         """See :class:`Wire`. Lists of integers are token ids, to which vLLM adds nothing."""
@@ -101,11 +106,12 @@ class SglangWire:
     """``POST /classify`` of an SGLang server with ``--is-embedding`` (srt/entrypoints/http_server.py, 0.5.23).
 
     Not ``/v1/classify``: that one answers with a softmax, which is 1.0 for every pair where there is one label
-    (openai/serving_classify.py).
+    (openai/serving_classify.py). A NaN is a 500 for the whole batch, "Internal Server Error", since JSON has none.
     """
 
     name: str = "sglang"
     path: str = "/classify"
+    refusals: frozenset[int] = frozenset({400, 413, 422, 500})
 
     def body(self, batch: Sequence[Tokens]) -> dict[str, Any]:
         """See :class:`Wire`. A list of lists, also for one pair, is answered by a list."""
