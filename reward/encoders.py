@@ -42,13 +42,15 @@ class FastPairs:
     were trained on rendered chats rely on it.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, with_types: bool) -> None:
+        # encode_batch_fast saves a third of the time, but gives every token type 0 where the tokenizer has no
+        # post-processor (tokenizers 0.22.2).
+        self._encode = tokenizer.encode_batch if with_types else tokenizer.encode_batch_fast
 
     def encode_many(self, pairs: Sequence[tuple[str, str]]) -> list[Encoded]:
         # transformers takes a pair whose second text is empty for a single text (4.56, 5.10: _encode_plus).
         texts = [(prompt, response) if response else prompt for prompt, response in pairs]
-        return [_pair(encoding) for encoding in self._tokenizer.encode_batch_fast(texts)]
+        return [_pair(encoding) for encoding in self._encode(texts)]
 
 
 def _pair(encoding: Encoding) -> Encoded:

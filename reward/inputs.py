@@ -68,10 +68,10 @@ class PairTokenizer:
                 path, trust_remote_code=trust_remote_code, local_files_only=True
             )
             config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
-        except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+        except Exception as error:  # tokenizers raises nothing more exact for a file it cannot read
             raise ModelDirError(f"{path}: transformers cannot load its tokenizer: {error}") from error
-        self._encoder = _encoder(path, tokenizer, style)
         self._with_types = "token_type_ids" in tokenizer.model_input_names
+        self._encoder = _encoder(path, tokenizer, style, self._with_types)
         self._truncate = truncate
         self.pad_id = _padding_token(path, tokenizer, config)
         self.max_length = _limit(max_length, tokenizer, config)
@@ -135,14 +135,14 @@ class PairTokenizer:
         )
 
 
-def _encoder(path: Path, tokenizer: Any, style: Style) -> Encoder:
+def _encoder(path: Path, tokenizer: Any, style: Style, with_types: bool) -> Encoder:
     fast = getattr(tokenizer, "backend_tokenizer", None)
     if fast is not None:
         # Truncation is a setting of the shared tokenizer; here it is arithmetic on the result, for any thread.
         fast.no_truncation()
         fast.no_padding()
     if style == "pair":
-        return SlowPairs(tokenizer) if fast is None else FastPairs(fast)
+        return SlowPairs(tokenizer) if fast is None else FastPairs(fast, with_types)
     if fast is None:
         raise ModelDirError(
             f"{path}: {type(tokenizer).__name__} is written in Python and does not tell which tokens are of the "
