@@ -7,36 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from reward.errors import ModelDirError
+from reward.weight_files import check_weights
 
-_WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 # PretrainedConfig's default where neither num_labels nor id2label is written (transformers 4.56 and 5.10).
 _DEFAULT_LABELS = 2
 
 
-def _labels(config: dict[str, Any]) -> int:
-    if isinstance(config.get("id2label"), dict):
-        return len(config["id2label"])
-    return int(config.get("num_labels", _DEFAULT_LABELS))
-
-
-def check_model_dir(path: Path) -> dict[str, Any]:
+def check_model_dir(path: Path, *, weights: bool = True, trust_remote_code: bool = False) -> dict[str, Any]:
     """The parsed config.json of a one-label sequence classifier.
 
+    Args:
+        path: directory that ``save_pretrained`` wrote, tokenizer included.
+        weights: False where another server has the model, and only its tokenizer is used here.
+        trust_remote_code: whether Python code in the directory may be executed later; nothing is executed here.
+
     Raises:
-        ModelDirError: the directory, config.json, weights or tokenizer is missing; the architecture is not
-            ``*ForSequenceClassification``; it has another number of labels than 1; it needs code of its own.
+        ModelDirError: the directory, config.json, weights or tokenizer is missing or damaged; the architecture is
+            not ``*ForSequenceClassification``; it has another number of labels than 1; it needs code of its own.
     """
-    if not path.is_dir():
-        raise ModelDirError(f"{path}: no such directory. Give --model what save_pretrained wrote.")
-    config_file = path / "config.json"
-    if not config_file.is_file():
-        raise ModelDirError(f"{config_file}: missing. Give --model what save_pretrained wrote.")
+    config_file = _config_file(path)
     try:
         config = json.loads(config_file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -53,12 +43,46 @@ def check_model_dir(path: Path) -> dict[str, Any]:
     if labels != 1:
         raise ModelDirError(f"{config_file}: the classifier has {labels} labels, a reward model has 1.")
     if "auto_map" in config:
-        raise ModelDirError(
-            f"{config_file}: auto_map names code inside the checkpoint, which is never executed; "
-            "serve a model whose architecture is part of transformers."
-        )
-    if not any((path / name).is_file() for name in _WEIGHTS):
-        raise ModelDirError(f"{path}: no weights ({' or '.join(_WEIGHTS)}).")
+        _check_code(path, config_file, config["auto_map"], trust_remote_code)
+    if weights:
+        check_weights(path)
     if not any((path / name).is_file() for name in _TOKENIZER):
-        raise ModelDirError(f"{path}: no tokenizer ({' or '.join(_TOKENIZER)}).")
+        raise ModelDirError(f"{path}: no tokenizer ({' or '.join(_TOKENIZER)}); save it beside the model.")
     return config
+
+
+def _config_file(path: Path) -> Path:
+    if not path.is_dir():
+        raise ModelDirError(f"{path}: no such directory. Give --model what save_pretrained wrote.")
+    if not (path / "config.json").is_file():
+        if (path / "adapter_config.json").is_file():
+            raise ModelDirError(
+                f"{path}: a LoRA adapter (adapter_config.json), not a model; merge it into its base model "
+                "(merge_and_unload of peft) and save the result."
+            )
+        raise ModelDirError(f"{path / 'config.json'}: missing. Give --model what save_pretrained wrote.")
+    return path / "config.json"
+
+
+def _labels(config: dict[str, Any]) -> Any:
+    if isinstance(config.get("id2label"), dict):
+        return len(config["id2label"])
+    return config.get("num_labels", _DEFAULT_LABELS)
+
+
+def _check_code(path: Path, config_file: Path, auto_map: Any, trusted: bool) -> None:
+    if not trusted:
+        raise ModelDirError(
+            f"{config_file}: auto_map names code inside the checkpoint, which is not executed unless "
+            "--trust-remote-code is given; read it first, or serve a model whose architecture is part of "
+            "transformers."
+        )
+    for name in auto_map.values() if isinstance(auto_map, dict) else ():
+        # [REPOSITORY--]MODULE.CLASS
+        module = str(name).rpartition(".")[0]
+        file = path / f"{module.rpartition('--')[2]}.py"
+        if "--" in module or not file.is_file():
+            raise ModelDirError(
+                f"{config_file}: auto_map names {name}, and there is no {file}; put the code there, and "
+                "MODULE.CLASS into auto_map: nothing is downloaded."
+            )

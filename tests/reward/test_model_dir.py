@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,8 @@ def test_missing_path() -> None:
         ({"architectures": None}, "ForSequenceClassification"),
         ({"id2label": {"0": "a", "1": "b", "2": "c"}}, "3 labels"),
         ({"id2label": None}, "2 labels"),
-        ({"auto_map": {"AutoModel": "x.Y"}}, "never executed"),
+        ({"num_labels": "many", "id2label": None}, "many labels"),
+        ({"auto_map": {"AutoModel": "x.Y"}}, "not executed unless --trust-remote-code is given"),
     ],
 )
 def test_config_that_cannot_serve(
@@ -98,26 +100,96 @@ def test_no_torch_before_the_verdict(model_dir: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
-def test_damaged_weights_end_the_process(model_dir: Path, tmp_path: Path) -> None:
+def header(text: bytes) -> bytes:
+    return len(text).to_bytes(8, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda whole: b"", "empty"),
+        (lambda whole: b"\x00" * 100, "no safetensors file"),
+        (lambda whole: whole[:5], "no safetensors file"),
+        (lambda whole: header(b"[1]"), "no safetensors file"),
+        (lambda whole: header(b'{"score.weight": {"data_offsets": [0]}}'), "no safetensors file"),
+        (lambda whole: whole[:-1], "the copy is not whole"),
+        (lambda whole: whole + b"\x00", "the copy is not whole"),
+        (lambda whole: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+    ],
+)
+def test_damaged_weights(model_dir: Path, tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
+    model = edited(model_dir, tmp_path / "m")
+    file = model / "model.safetensors"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ModelDirError, match=message) as error:
+        check_model_dir(model)
+    assert str(file) in str(error.value)
+    assert check_model_dir(model, weights=False)["model_type"] == "qwen2"
+
+
+def test_damaged_weights_end_the_process_at_once(model_dir: Path, tmp_path: Path) -> None:
     model = edited(model_dir, tmp_path / "m")
     (model / "model.safetensors").write_bytes(b"\x00" * 100)
-    code, error, _ = start("--model", str(model), "--port", "0")
+    code, error, seconds = start("--model", str(model), "--port", "0")
     assert code == 1
-    assert "the model cannot be served" in error
-    assert str(model) in error
+    assert error.startswith(f"error: {model}/model.safetensors: no safetensors file")
+    assert seconds < 5
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}, r"two\.safetensors is missing"),
+        ({"weight_map": []}, "not an index of shards"),
+        ([], "not an index of shards"),
+    ],
+)
+def test_shards(model_dir: Path, tmp_path: Path, index: object, message: str) -> None:
+    model = edited(model_dir, tmp_path / "m")
+    (model / "model.safetensors").rename(model / "one.safetensors")
+    file = model / "model.safetensors.index.json"
+    file.write_text(json.dumps(index))
+    with pytest.raises(ModelDirError, match=message):
+        check_model_dir(model)
+    file.write_text(json.dumps({"weight_map": {"a": "one.safetensors"}}))
+    check_model_dir(model)
+
+
+def test_pickled_weights_are_not_looked_into(model_dir: Path, tmp_path: Path) -> None:
+    model = edited(model_dir, tmp_path / "m")
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    check_model_dir(model)
+
+
+def test_adapter(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelDirError, match=r"LoRA adapter.*merge it into its base model"):
+        check_model_dir(tmp_path)
+
+
+def test_code_of_its_own(model_dir: Path, tmp_path: Path) -> None:
+    model = edited(model_dir, tmp_path / "m", auto_map={"AutoModel": "code.Model"})
+    with pytest.raises(ModelDirError, match=r"no .*code\.py"):
+        check_model_dir(model, trust_remote_code=True)
+    (model / "code.py").write_text("raise SystemExit('run')")
+    assert check_model_dir(model, trust_remote_code=True)["auto_map"] == {"AutoModel": "code.Model"}
+    elsewhere = edited(model_dir, tmp_path / "e", auto_map={"AutoModel": "who/what--code.Model"})
+    with pytest.raises(ModelDirError, match="nothing is downloaded"):
+        check_model_dir(elsewhere, trust_remote_code=True)
 
 
 def test_weights_without_a_score_head(model_dir: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    from reward.backends.local_model import RewardModel
+    from reward.backends.options import ModelOptions
+    from reward.backends.transformers_model import TransformersModel
 
     model = edited(model_dir, tmp_path / "m")
     weights = load_file(model / "model.safetensors")
     del weights["score.weight"]
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelDirError, match=r"score\.weight.*random"):
-        RewardModel(model)
+        TransformersModel(ModelOptions(model, device="cpu"), pad_id=0)
 
 
 def test_port_taken(model_dir: Path) -> None:
