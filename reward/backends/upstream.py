@@ -61,9 +61,15 @@ class UpstreamModel:
 
         Raises:
             UpstreamError: no answer, or one that cannot be understood; the server may come back.
-            UpstreamRefusedError: the server takes none of this batch, as it is.
+            UpstreamRefusedError: the server does not take the only pair of this batch.
+            RuntimeError: it does not take one of several, and did not say which.
         """
-        rows = self.wire.read(self._post(batch, lane), batch)
+        try:
+            rows = self.wire.read(self._post(batch, lane), batch)
+        except UpstreamRefusedError as error:
+            if len(batch) > 1:
+                raise RuntimeError(str(error)) from error
+            raise
         if any(len(row) != 1 for row in rows):
             raise UpstreamError(f"{self.url}{self.wire.path}: {len(rows[0])} values a pair, a reward model has 1")
         return [row[0] for row in rows]
@@ -193,9 +199,9 @@ def _find_sglang(session: requests.Session, url: str, options: ModelOptions) -> 
     architectures = found.get("architectures") or []
     if _RANDOM_BIAS.intersection(architectures):
         log.warning(
-            "SGLang (0.5.23) gives the score of a %s a bias, which is random where the checkpoint has no score.bias, "
-            "as those of transformers: all scores are shifted by one constant, another one after each start of "
-            "SGLang (its issue 38768). Use vLLM or --backend transformers where that matters.",
+            "SGLang (0.5.23) gives the score of a %s a bias, which is random where the checkpoint has no "
+            "score.bias, as those of transformers: all scores are shifted by one constant, another one after each "
+            "start of SGLang (its issue 38768). Use vLLM or --backend transformers where that matters.",
             architectures[0],
         )
     return SglangWire(), {"model": found.get("model_path"), "architectures": architectures}
@@ -240,8 +246,8 @@ def _refuse_unfit(model: UpstreamModel, tokenizer: PairTokenizer) -> None:
 def _refuse_activation(model: UpstreamModel, wire: VllmWire, pair: Tokens, asked_raw: float) -> None:
     """A sigmoid cannot be told from a logit by its looks; that vLLM heeds use_activation can be.
 
-    A server that does not know the parameter ignores it. One whose model has no activation (problem_type regression)
-    answers alike to both requests too, by right: a logit outside of [0, 1] shows it.
+    A server that does not know the parameter ignores it. One whose model has no activation (problem_type
+    regression) answers alike to both requests too, by right: a logit outside of [0, 1] shows it.
     """
     probe = UpstreamModel(model.url, VllmWire(wire.model, activation=True), lanes=1)
     probe._sessions = model._sessions
