@@ -1,0 +1,1 @@
+"""What `python -m reward.stats` reads out of reward logs."""

@@ -1,0 +1,102 @@
+"""What the rewards of a training were like, from its reward logs.
+
+    python -m reward.stats RUN_DIR/reward_log
+    python -m reward.stats RUN_DIR --json --png rewards.png
+
+For each data source and for all: count, mean, standard deviation and quantiles of the reward, penalties, clamped
+and truncated scores, outages, errors and retries, the correlation with the response's length, and warnings.
+Needs matplotlib for ``--png``, nothing beside Python for the rest. Memory grows with the number of rows (some 40
+bytes each), not with their texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from reward.log_stats.figures import Figures
+from reward.log_stats.findings import Warned, warnings_of
+from reward.log_stats.plot import PlotError, draw
+from reward.log_stats.reading import BadLine, LogError, find_logs, read_rows
+from reward.log_stats.report import SHOWN_BAD_LINES, Report
+from reward.log_stats.series import SourceTable
+
+EXIT_OK, EXIT_NOTHING, EXIT_USAGE, EXIT_WARNINGS = 0, 1, 2, 3
+
+
+def summarise(places: Sequence[str]) -> tuple[Report, SourceTable]:
+    """Read the logs.
+
+    Raises:
+        LogError: a place cannot be read, or there is no row in any of them.
+    """
+    files = find_logs(places)
+    table = SourceTable()
+    bad: list[BadLine] = []
+    bad_count = 0
+    for file in files:
+        for row in read_rows(file):
+            if isinstance(row, BadLine):
+                bad_count += 1
+                if len(bad) < SHOWN_BAD_LINES:
+                    bad.append(row)
+            else:
+                table.add(row)
+    if not table.series:
+        first = f"; the first: {bad[0]}" if bad else ""
+        raise LogError(f"{', '.join(places)}: no row of a reward log among {bad_count} lines{first}")
+    sources = {name: Figures.of(series) for name, series in table.series.items()}
+    whole = next(iter(sources.values())) if len(sources) == 1 else Figures.of(table.together())
+    warned: list[Warned] = []
+    for name, series in table.series.items():
+        warned += warnings_of(name, series, sources[name])
+    return Report(files, sources, whole, warned, bad, bad_count), table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m reward.stats",
+        description="Distribution, course and oddities of the rewards in reward logs, for each data source.",
+        epilog="exit codes: 0 told, 1 nothing to read or no picture, 2 usage, 3 warnings under --strict. "
+        "example: python -m reward.stats runs/42 --png rewards.png",
+    )
+    parser.add_argument(
+        "logs",
+        nargs="+",
+        metavar="LOG",
+        help="a log file, a folder of them, a run folder, or - for stdin",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, for programs")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw distribution and course over time")
+    parser.add_argument("--strict", action="store_true", help="exit 3 where there is a warning or a bad line")
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit codes: see --help."""
+    arguments = _parser().parse_args(words)
+    try:
+        report, table = summarise(arguments.logs)
+        if arguments.json:
+            print(json.dumps(report.as_json(), allow_nan=False))
+        else:
+            print("\n".join(report.lines()))
+        if arguments.png is not None:
+            draw(table.series, arguments.png)
+    except (LogError, PlotError) as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        return EXIT_NOTHING
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    if arguments.strict and (report.warnings or report.bad_count):
+        return EXIT_WARNINGS
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
