@@ -3,232 +3,164 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from fastapi.responses import Response
+from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from reward.backends.local_model import RewardModel, Score
-from reward.errors import QueueFullError, ScoringError
-from reward.serving.batcher import Batcher, Scorer
+from reward.errors import NotReadyError, QueueFullError, ScoringError
+from reward.serving.calls import PairFailedError
 from reward.serving.gate import Gate
-from reward.serving.metrics import Metrics
+from reward.serving.openapi import body_of, describe, scoring_responses
+from reward.serving.schema import (
+    BatchReply,
+    BatchRequest,
+    Health,
+    Info,
+    Invalid,
+    InvalidField,
+    Problem,
+    Readiness,
+    ScoreReply,
+    ScoreRequest,
+)
+from reward.serving.service import Service
 
-_SURROGATE = re.compile("[\\ud800-\\udfff]")
+# Seconds after which a client may ask again; loading takes seconds to minutes.
+_LOADING_RETRY_AFTER_S = 2
 
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """Limits and model of one server. ``max_bytes`` bounds a request, ``queue`` the pairs that may wait."""
-
-    model: Path
-    device: str = "auto"
-    dtype: str = "auto"
-    max_length: int = 2048
-    token: str | None = None
-    queue: int = 4096
-    max_bytes: int = 16 * 2**20
-    threads: int | None = None
-
-
-class ScoreRequest(BaseModel):
-    """One pair. Unknown fields are ignored, as the original scripts send more than these two."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    prompt: str
-    response: str
-
-    @field_validator("prompt", "response")
-    @classmethod
-    def _unicode(cls, text: str) -> str:
-        # JSON may escape half of a surrogate pair; no tokenizer takes it.
-        if _SURROGATE.search(text):
-            raise ValueError("holds a lone surrogate, which is not Unicode text")
-        return text
+_Body = TypeVar("_Body", bound=BaseModel)
 
 
-class ScoreReply(BaseModel):
-    """The raw model output, always finite. ``tokens`` counts the pair after truncation."""
-
-    score: float
-    truncated: bool
-    tokens: int
-
-
-class BatchRequest(BaseModel):
-    """Pairs to score in one call."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    items: list[ScoreRequest] = Field(min_length=1)
-
-
-class BatchReply(BaseModel):
-    """Scores in the order of the items."""
-
-    scores: list[float]
-    truncated: list[bool]
-    tokens: list[int]
-
-
-class _State:
-    """What the routes share."""
-
-    def __init__(self, options: ServerOptions, load: Callable[[], Scorer]) -> None:
-        self.options = options
-        self.metrics = Metrics()
-        self.batcher = Batcher(options.queue)
-        self.load = load
-        self.scorer: Scorer | None = None
-        self.failure: BaseException | None = None
-        self.metrics.gauge("reward_queue_depth", "Pairs that wait.", lambda: self.batcher.depth)
-        self.metrics.gauge("reward_scoring_pairs", "Pairs that are scored now.", lambda: self.batcher.scoring)
-        self.metrics.gauge("reward_queue_capacity", "Pairs that may wait.", lambda: options.queue)
-        self.metrics.gauge("reward_ready", "1 once the self-test passed.", lambda: self.scorer is not None)
-
-    def make_scorer(self) -> Scorer:
-        self.scorer = self.load()
-        return self.scorer
-
-    async def score(self, pairs: list[tuple[str, str]]) -> list[Score | ScoringError]:
-        try:
-            results = await self.batcher.score(pairs)
-        except ScoringError as error:
-            self.metrics.add("reward_errors_total", reason=error.reason)
-            raise
-        for result in results:
-            if isinstance(result, ScoringError):
-                self.metrics.add("reward_errors_total", reason=result.reason)
-            else:
-                self.metrics.add("reward_scores_total")
-                self.metrics.add("reward_tokens_total", result.tokens)
-                self.metrics.add("reward_truncations_total", int(result.truncated))
-        return results
-
-
-def load_model(options: ServerOptions) -> RewardModel:
-    """The loaded and self-tested model of ``options``.
-
-    Raises:
-        ModelDirError: it cannot be loaded or fails its self-test.
-    """
-    import torch
-
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    model = RewardModel(options.model, options.device, options.dtype, options.max_length)
-    model.self_test()
-    return model
-
-
-def create_app(
-    options: ServerOptions, load: Callable[[], Scorer], failed: Callable[[BaseException], None]
-) -> FastAPI:
-    """The application. Its worker thread calls ``load`` at start; ``failed`` gets what that raised."""
-    state = _State(options, load)
-
-    def on_failure(error: BaseException) -> None:
-        state.failure = error
-        failed(error)
+def create_app(service: Service) -> FastAPI:
+    """The application; the service starts and ends with it."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        state.batcher.start(state.make_scorer, on_failure)
+        service.start()
         yield
-        await run_in_threadpool(state.batcher.close)
+        await run_in_threadpool(service.close)
 
-    app = FastAPI(title="Reward server", version="1", lifespan=lifespan)
-    app.state.batcher = state.batcher
-    app.add_middleware(Gate, token=options.token, max_bytes=options.max_bytes, metrics=state.metrics)
-    _add_error_handlers(app)
-    _add_scoring(app, state)
-    _add_status(app, state)
+    options = service.options
+    app = FastAPI(title="Reward server", version="2", lifespan=lifespan, redirect_slashes=False)
+    app.add_middleware(
+        Gate,
+        token=options.token,
+        max_bytes=options.max_bytes,
+        read_timeout=options.read_timeout,
+        metrics=service.metrics,
+    )
+    _add_error_handlers(app, service)
+    _add_scoring(app, service)
+    _add_status(app, service)
+    describe(app, options.token is not None)
     return app
 
 
-def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        # The input is not echoed: it is prompt text, and may hold what UTF-8 cannot.
-        detail = [{"loc": list(item["loc"]), "msg": item["msg"], "type": item["type"]} for item in error.errors()]
-        return JSONResponse({"detail": detail}, status_code=422)
+def _json(body: BaseModel, status: int = 200, **headers: str) -> Response:
+    return Response(body.model_dump_json(), status, headers, "application/json")
+
+
+async def _parse(request: Request, model: type[_Body]) -> _Body:
+    """The body as ``model``, whatever its Content-Type says.
+
+    Parsed from the bytes: pydantic's parser bounds the depth, and refuses what is no UTF-8 or no Unicode.
+
+    Raises:
+        ValidationError: it is something else.
+    """
+    return model.model_validate_json(await request.body())
+
+
+def _add_error_handlers(app: FastAPI, service: Service) -> None:
+    @app.exception_handler(ValidationError)
+    async def invalid(request: Request, error: ValidationError) -> Response:
+        service.metrics.errors.labels(reason="invalid").inc()
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)
+        fields = [InvalidField(loc=list(item["loc"]), msg=item["msg"], type=item["type"]) for item in wrong]
+        return _json(Invalid(detail=fields, reason="invalid"), 422)
 
     @app.exception_handler(ScoringError)
-    async def no_score(request: Request, error: ScoringError) -> JSONResponse:
-        headers = {"Retry-After": str(error.retry_after)} if isinstance(error, QueueFullError) else None
-        return JSONResponse(
-            {"detail": str(error), "reason": error.reason}, status_code=error.status, headers=headers
-        )
+    async def no_score(request: Request, error: ScoringError) -> Response:
+        return _refusal(error, str(error))
+
+    @app.exception_handler(PairFailedError)
+    async def pair_failed(request: Request, error: PairFailedError) -> Response:
+        batch = request.url.path.endswith("/batch")
+        return _refusal(error.error, f"items[{error.position}]: {error.error}" if batch else str(error.error))
 
 
-def _add_scoring(app: FastAPI, state: _State) -> None:
-    @app.post("/score")
-    async def score(pair: ScoreRequest) -> ScoreReply:
+def _refusal(error: ScoringError, detail: str) -> Response:
+    headers = {}
+    if isinstance(error, QueueFullError):
+        headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, NotReadyError):
+        headers["Retry-After"] = str(_LOADING_RETRY_AFTER_S)
+    return _json(Problem(detail=detail, reason=error.reason), error.status, **headers)
+
+
+def _add_scoring(app: FastAPI, service: Service) -> None:
+    token = service.options.token is not None
+    responses = scoring_responses(token)
+
+    @app.post("/score", response_model=ScoreReply, responses=responses, openapi_extra=body_of(ScoreRequest, token))
+    async def score(request: Request) -> Response:
         """Score one pair."""
-        (result,) = await state.score([(pair.prompt, pair.response)])
-        if isinstance(result, ScoringError):
-            raise result
-        return ScoreReply(score=result.value, truncated=result.truncated, tokens=result.tokens)
+        pair = await _parse(request, ScoreRequest)
+        (result,) = await service.score([(pair.prompt, pair.response)])
+        score = result.score
+        return _json(
+            ScoreReply(
+                score=score.value,
+                truncated=score.truncated,
+                tokens=score.tokens,
+                dropped_tokens=result.dropped,
+            )
+        )
 
-    @app.post("/score/batch")
-    async def score_batch(batch: BatchRequest) -> BatchReply:
+    @app.post(
+        "/score/batch", response_model=BatchReply, responses=responses, openapi_extra=body_of(BatchRequest, token)
+    )
+    async def score_batch(request: Request) -> Response:
         """Score many pairs; one pair without a score fails the call and is named."""
-        results = await state.score([(item.prompt, item.response) for item in batch.items])
-        scores: list[Score] = []
-        for position, result in enumerate(results):
-            if isinstance(result, ScoringError):
-                raise type(result)(f"items[{position}]: {result}") from result
-            scores.append(result)
-        return BatchReply(
-            scores=[item.value for item in scores],
-            truncated=[item.truncated for item in scores],
-            tokens=[item.tokens for item in scores],
+        batch = await _parse(request, BatchRequest)
+        results = await service.score([(item.prompt, item.response) for item in batch.items])
+        return _json(
+            BatchReply(
+                scores=[result.score.value for result in results],
+                truncated=[result.score.truncated for result in results],
+                tokens=[result.score.tokens for result in results],
+                dropped_tokens=[result.dropped for result in results],
+            )
         )
 
 
-def _add_status(app: FastAPI, state: _State) -> None:
+def _add_status(app: FastAPI, service: Service) -> None:
     @app.get("/health")
-    async def health() -> dict[str, Any]:
+    async def health() -> Health:
         """The process answers; says nothing about the model."""
-        return {"status": "ok", "pid": os.getpid()}
+        return Health(status="ok", pid=os.getpid())
 
-    @app.get("/ready")
-    async def ready() -> JSONResponse:
+    @app.get(
+        "/ready", response_model=Readiness, responses={503: {"description": "Not ready.", "model": Readiness}}
+    )
+    async def ready() -> Response:
         """200 once the model is loaded and its self-test passed, else 503."""
-        if state.scorer is not None:
-            return JSONResponse({"status": "ready"})
-        reason = "loading" if state.failure is None else f"failed: {state.failure}"
-        return JSONResponse({"status": reason}, status_code=503)
+        status = service.status
+        return _json(Readiness(status=status), 200 if status == "ready" else 503)
 
-    @app.get("/metrics")
-    async def metrics() -> PlainTextResponse:
-        """Counters in the Prometheus text format."""
-        return PlainTextResponse(state.metrics.page(), media_type="text/plain; version=0.0.4")
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+    @app.get("/metrics", response_class=Response, responses=text)
+    async def metrics() -> Response:
+        """Counters, histograms and gauges in the Prometheus text format."""
+        return Response(service.metrics.page(), headers={"Content-Type": service.metrics.content_type})
 
     @app.get("/info")
-    async def info() -> dict[str, Any]:
+    async def info() -> Info:
         """Model, limits and versions."""
-        options = state.options
-        page: dict[str, Any] = {
-            "model": str(options.model),
-            "ready": state.scorer is not None,
-            "limits": {"queue": options.queue, "request_bytes": options.max_bytes},
-            "versions": {name: version(name) for name in ("torch", "transformers", "fastapi", "uvicorn")},
-        }
-        if isinstance(state.scorer, RewardModel):
-            page["architecture"] = state.scorer.architecture
-            page["device"] = state.scorer.device
-            page["dtype"] = str(state.scorer.dtype).removeprefix("torch.")
-            page["limits"]["max_length"] = state.scorer.max_length
-            page["limits"]["batch_tokens"] = state.scorer.token_budget
-        return page
+        return service.info()

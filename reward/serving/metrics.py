@@ -1,60 +1,83 @@
-"""Counters of the server in the Prometheus text format (version 0.0.4)."""
+"""What the server counts, for Prometheus."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-_HELP = {
-    "reward_requests_total": "HTTP requests to the scoring endpoints, by endpoint and status.",
-    "reward_scores_total": "Pairs that got a score.",
-    "reward_errors_total": "Pairs or requests that got an error, by reason.",
-    "reward_truncations_total": "Pairs that were cut to the maximum length.",
-    "reward_tokens_total": "Tokens of the scored pairs, padding not counted.",
-    "reward_request_seconds": "Time from the request's arrival to its answer.",
-}
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from reward.backends.interface import Score
+from reward.serving.batch_choice import padding
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_PAIRS = tuple(2.0**power for power in range(10))
+_TOKENS = tuple(2.0**power for power in range(5, 18))
 
 
 class Metrics:
-    """Thread-safe counters, and gauges that are read when the page is asked for."""
+    """Counters and histograms of one server, in a registry of its own, and those of its process."""
+
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._seconds = 0.0
-        self._requests = 0
-        self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        for name in ("reward_scores_total", "reward_truncations_total", "reward_tokens_total"):
-            self._counts[(name, "")] = 0
-
-    def add(self, name: str, amount: int = 1, **labels: str) -> None:
-        """Add to a counter. Label values are identifiers of this program and need no escaping."""
-        text = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
-        with self._lock:
-            self._counts[(name, f"{{{text}}}" if text else "")] += amount
-
-    def observe(self, seconds: float) -> None:
-        """Count one request and its duration in seconds."""
-        with self._lock:
-            self._seconds += seconds
-            self._requests += 1
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second line for each counter
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.requests = Counter(
+            "reward_requests",
+            "Requests to the scoring endpoints; status 499: the client had gone before its answer.",
+            ("endpoint", "status"),
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "reward_request_seconds",
+            "Time from the request's head to its answer.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.errors = Counter(
+            "reward_errors", "Pairs or requests that got an error, by reason.", ("reason",), registry=registry
+        )
+        self.dropped = Counter(
+            "reward_dropped", "Pairs that were not scored because their client had gone.", registry=registry
+        )
+        self._batch_pairs = Histogram("reward_batch_pairs", "Pairs of a batch.", buckets=_PAIRS, registry=registry)
+        self._batch_tokens = Histogram(
+            "reward_batch_tokens", "Tokens of a batch, padding included.", buckets=_TOKENS, registry=registry
+        )
+        self._tokens = Counter("reward_tokens", "Tokens of the batches, padding not counted.", registry=registry)
+        self._padding = Counter("reward_padding_tokens", "Padding of the batches.", registry=registry)
+        self._scores = Counter("reward_scores", "Pairs that got a score.", registry=registry)
+        self._truncations = Counter(
+            "reward_truncations", "Scored pairs that were cut to the maximum length.", registry=registry
+        )
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Add a value that is read for each page."""
-        self._gauges[name] = (text, read)
+        Gauge(name, text, registry=self._registry).set_function(read)
 
-    def page(self) -> str:
-        """The whole page."""
-        with self._lock:
-            counts, seconds, requests = dict(self._counts), self._seconds, self._requests
-        lines: list[str] = []
-        for name in sorted({name for name, _ in counts}):
-            lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} counter"]
-            lines += [f"{key}{labels} {value}" for (key, labels), value in sorted(counts.items()) if key == name]
-        name = "reward_request_seconds"
-        lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} summary"]
-        lines += [f"{name}_sum {seconds:.6f}", f"{name}_count {requests}"]
-        for name, (text, read) in sorted(self._gauges.items()):
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge", f"{name} {read():g}"]
-        return "\n".join(lines) + "\n"
+    def count_batch(self, lengths: Sequence[int], *, packed: bool) -> None:
+        """Count the tokens of one batch."""
+        tokens = sum(lengths)
+        added = 0 if packed else padding(lengths)
+        self._batch_pairs.observe(len(lengths))
+        self._batch_tokens.observe(tokens + added)
+        self._tokens.inc(tokens)
+        self._padding.inc(added)
+
+    def count_score(self, score: Score) -> None:
+        """Count one score."""
+        self._scores.inc()
+        self._truncations.inc(score.truncated)
+
+    def page(self) -> bytes:
+        """The whole page in the text format, version 0.0.4."""
+        return generate_latest(self._registry)

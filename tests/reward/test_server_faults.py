@@ -15,8 +15,8 @@ from reward.client import RewardOutageError, RewardReplyError, compute_score
 TOKEN = "s3cret-token"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 QUEUE = 32
-# A second or two of one core, in one round of the worker.
-LONG = {"items": [{"prompt": "p", "response": "12 34 " * 600}] * QUEUE}
+# A second or two of one core.
+LONG = {"items": [{"prompt": "p", "response": "12 34 " * 600}] * (QUEUE // 2)}
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,9 @@ def guarded(model_dir: Path, token_file: Path) -> Iterator[RunningServer]:
 
 
 def in_flight(server: RunningServer, pool: ThreadPoolExecutor) -> Future[requests.Response]:
-    """A request that the worker is scoring."""
+    """A request that a lane is scoring."""
     future = pool.submit(requests.post, f"{server.url}/score/batch", json=LONG, headers=AUTHORIZED, timeout=60)
-    wait_until(lambda: metric(server, "reward_scoring_pairs") == QUEUE, "pairs in the worker")
+    wait_until(lambda: metric(server, "reward_scoring_pairs") > 0, "pairs in a lane")
     assert not future.done()
     return future
 
@@ -79,7 +79,10 @@ def test_full_queue_is_429_and_the_client_waits_for_room(guarded: RunningServer,
         second = pool.submit(
             requests.post, f"{guarded.url}/score/batch", json=LONG, headers=AUTHORIZED, timeout=60
         )
-        wait_until(lambda: metric(guarded, "reward_queue_depth") == QUEUE, "a full queue")
+        wait_until(
+            lambda: metric(guarded, "reward_queue_depth") + metric(guarded, "reward_scoring_pairs") > QUEUE // 2,
+            "a full queue",
+        )
         pair = {"prompt": "p", "response": "r"}
         refused = requests.post(f"{guarded.url}/score", json=pair, headers=AUTHORIZED, timeout=30)
         assert refused.status_code == 429
@@ -94,7 +97,7 @@ def test_sigterm_finishes_what_was_accepted(guarded: RunningServer) -> None:
         future = in_flight(guarded, pool)
         assert status_of(f"{guarded.url}/health") == 200
         assert guarded.terminate(60) == 0, guarded.log.read_text()
-        assert len(future.result().json()["scores"]) == QUEUE
+        assert len(future.result().json()["scores"]) == QUEUE // 2
     assert status_of(f"{guarded.url}/health") == 0
     assert "Traceback" not in guarded.log.read_text()
 
