@@ -15,6 +15,7 @@ from reward.log_stats.series import Series
 
 MOST_SOURCES = 8
 _MOST_POINTS, _FEWEST_IN_A_POINT = 60, 8
+_LARGEST = 1e100
 _SCORED, _PENALTY, _LENGTH = "#2a6f97", "#d1495b", "#52796f"
 
 
@@ -41,9 +42,9 @@ def draw(sources: Mapping[str, Series], file: Path) -> None:
         order = series.in_time()
         at, label = _clock(series, order)
         judged = [series.judged[index] == 1 for index in order]
-        scores = [series.scores[index] for index in order]
+        scores = [_drawable(series.scores[index]) for index in order]
         lengths = [series.lengths[index] for index in order]
-        _distribution(left, series, f"{plain(name)} ({series.rows} rows)")
+        _distribution(left, scores, judged, f"{plain(name)} ({series.rows} rows)")
         _course(middle, _points(at, scores, judged), _SCORED, "score", label)
         if not all(judged):
             penalties = [0.0 if model else 1.0 for model in judged]
@@ -65,16 +66,21 @@ def draw(sources: Mapping[str, Series], file: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _distribution(panel: Any, series: Series, title: str) -> None:
-    scored = [score for score, model in zip(series.scores, series.judged, strict=True) if model]
-    penalties = [score for score, model in zip(series.scores, series.judged, strict=True) if not model]
+def _drawable(number: float) -> float:
+    """Axes cannot span all floats."""
+    return max(-_LARGEST, min(_LARGEST, number))
+
+
+def _distribution(panel: Any, scores: Sequence[float], judged: Sequence[bool], title: str) -> None:
+    scored = [score for score, model in zip(scores, judged, strict=True) if model]
+    penalties = [score for score, model in zip(scores, judged, strict=True) if not model]
     panel.set_title(title, parse_math=False, loc="left", fontsize="medium")
     panel.set_xlabel("reward")
     panel.set_ylabel("rows")
-    if not scored and not penalties:
+    if not scores:
         panel.text(0.5, 0.5, "no reward", ha="center", va="center", transform=panel.transAxes)
         return
-    low, high = min(series.scores), max(series.scores)
+    low, high = min(scores), max(scores)
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         low, high = low - 0.5 * max(1.0, abs(low)), high + 0.5 * max(1.0, abs(high))
     panel.hist(
