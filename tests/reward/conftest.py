@@ -15,14 +15,12 @@ _TEXT = [
 ] * 20
 
 
-@pytest.fixture(scope="session")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Qwen2 classifier with one label whose output is NaN where the text holds NAN_CHARACTER."""
+def save_model(path: Path, layers: int) -> Path:
+    """A random Qwen2 classifier with one label whose output is NaN where the text holds NAN_CHARACTER."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForSequenceClassification
 
-    path = tmp_path_factory.mktemp("reward_model")
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
@@ -38,13 +36,14 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=raw, eos_token="<|endoftext|>", pad_token="<|endoftext|>", model_max_length=4096
     )
+    tokenizer.add_tokens([NAN_CHARACTER])
     tokenizer.save_pretrained(path)
     torch.manual_seed(7)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=4096,
@@ -58,6 +57,18 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.model.embed_tokens.weight[poison] = float("nan")
     model.save_pretrained(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two layers."""
+    return save_model(tmp_path_factory.mktemp("reward_model"), layers=2)
+
+
+@pytest.fixture(scope="session")
+def slow_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with which LONG_TEXT takes about a tenth of a second."""
+    return save_model(tmp_path_factory.mktemp("slow_reward_model"), layers=8)
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ from typing import Any
 import requests
 
 ROOT = Path(__file__).resolve().parents[2]
-NAN_CHARACTER = "\x07"
+NAN_CHARACTER = "☢"
 
 
 def free_port() -> int:
@@ -59,6 +61,13 @@ def metric(server: RunningServer, name: str) -> float:
     page = requests.get(f"{server.url}/metrics", timeout=30).text
     (line,) = [line for line in page.splitlines() if line.startswith(f"{name} ")]
     return float(line.split()[-1])
+
+
+def labelled(server: RunningServer, name: str) -> Counter[str]:
+    """The values of one metric by their labels, as written on the page."""
+    page = requests.get(f"{server.url}/metrics", timeout=30).text
+    found = re.findall(rf"^{name}{{(.*)}} (\S+)$", page, re.MULTILINE)
+    return Counter({labels: int(float(value)) for labels, value in found})
 
 
 def status_of(url: str) -> int:

@@ -1,0 +1,116 @@
+"""Ten thousand connections at once, fairness between a batch and single calls, and memory over thousands of calls."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+from raw_http import connection, read_answer, request
+from reward_servers import RunningServer, labelled, metric, running_server, wait_until
+
+CONNECTIONS = 10_000
+QUEUE = 1000
+PAIR = {"prompt": "What is 6 * 7?", "response": "It is 42."}
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """One file for each connection, here; the server raises its own limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard > CONNECTIONS + 500, f"the hard limit of open files is {hard}; raise it (ulimit -Hn)"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def small_queue(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    log = tmp_path_factory.mktemp("small_queue") / "log"
+    with running_server(model_dir, log, "--queue", str(QUEUE), "--calibrate-seconds", "0") as server:
+        yield server
+
+
+@pytest.mark.usefixtures("many_files")
+def test_ten_thousand_connections_at_once(small_queue: RunningServer) -> None:
+    open_here = asyncio.Event()
+    connected = 0
+
+    async def call(dials: asyncio.Semaphore) -> tuple[int, bool]:
+        nonlocal connected
+        async with dials:  # the kernel's queue of half-open connections is shorter than this
+            client = connection(small_queue)
+            reader, writer = await client.__aenter__()
+        try:
+            connected += 1
+            if connected == CONNECTIONS:
+                open_here.set()
+            await open_here.wait()
+            writer.write(request(PAIR))
+            answer = await read_answer(reader)
+            assert ("score" in answer.body) == (answer.status == 200)
+            return answer.status, int(answer.headers.get("retry-after", 0)) >= 1
+        finally:
+            await client.__aexit__(None, None, None)
+
+    async def main() -> Counter[tuple[int, bool]]:
+        dials = asyncio.Semaphore(500)
+        return Counter(await asyncio.gather(*(call(dials) for _ in range(CONNECTIONS))))
+
+    scored, refused = metric(small_queue, "reward_scores_total"), labelled(small_queue, "reward_requests_total")
+    answers = asyncio.run(main())
+    assert set(answers) <= {(200, False), (429, True)}
+    assert sum(answers.values()) == CONNECTIONS
+    assert answers[200, False] >= QUEUE
+    assert metric(small_queue, "reward_scores_total") - scored == answers[200, False]
+    counted = labelled(small_queue, "reward_requests_total")
+    counted.subtract(refused)
+    assert counted['endpoint="/score",status="200"'] == answers[200, False]
+    assert counted['endpoint="/score",status="429"'] == answers[429, True]
+    assert metric(small_queue, "reward_queue_depth") == metric(small_queue, "reward_scoring_pairs") == 0
+
+
+def test_single_calls_beside_a_batch_of_two_thousand(server: RunningServer) -> None:
+    items = [{"prompt": "p", "response": f"{n} is the answer. " * 12} for n in range(2000)]
+
+    def batch() -> float:
+        reply = requests.post(f"{server.url}/score/batch", json={"items": items}, timeout=120)
+        assert len(reply.json()["scores"]) == 2000
+        return time.monotonic()
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(batch)
+        wait_until(lambda: metric(server, "reward_scoring_pairs") > 0, "a batch under way")
+        answered = []
+        while not done.done():
+            started = time.monotonic()
+            requests.post(f"{server.url}/score", json=PAIR, timeout=30).raise_for_status()
+            answered.append((time.monotonic(), time.monotonic() - started))
+        end = done.result()
+    in_time = [seconds for at, seconds in answered if at < end]
+    whole = end - answered[0][0] + answered[0][1]
+    assert len(in_time) >= 5
+    assert sorted(in_time)[len(in_time) // 2] < whole / 10
+
+
+def test_memory_is_flat(small_queue: RunningServer) -> None:
+    async def client(calls: int, number: int) -> None:
+        async with connection(small_queue) as (reader, writer):
+            for call in range(calls):
+                text = f"{number} {call} " * (1 + (number * 7 + call) % 40)
+                writer.write(request({"prompt": text, "response": text}))
+                assert (await read_answer(reader)).status == 200
+
+    async def calls(of_each: int) -> float:
+        await asyncio.gather(*(client(of_each, number) for number in range(20)))
+        return metric(small_queue, "process_resident_memory_bytes")
+
+    early = asyncio.run(calls(25))
+    late = asyncio.run(calls(125))
+    assert late - early < 16e6, f"{early / 1e6:.0f} MB after 500 calls, {late / 1e6:.0f} MB after 3,000"
