@@ -86,6 +86,8 @@ def load_classifier(options: ModelOptions, device: torch.device, dtype: torch.dt
         )
     if model.config.num_labels != 1:
         raise ModelDirError(f"{path}: the classifier has {model.config.num_labels} labels, a reward model has 1.")
+    # No second forward pass follows that could use the keys and values of the first.
+    model.config.get_text_config().use_cache = model.config.use_cache = False
     try:
         return model.to(device).eval()
     except torch.OutOfMemoryError as error:

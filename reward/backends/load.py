@@ -6,17 +6,16 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from reward.backends.interface import Backend
+from reward.backends.interface import Backend, Tokens
 from reward.backends.options import ModelOptions
-from reward.backends.self_test import self_test
+from reward.backends.self_test import TOLERANCE, known_pairs, self_test
+from reward.errors import ModelDirError
 
 if TYPE_CHECKING:
+    from reward.backends.transformers_model import TransformersModel
     from reward.inputs import PairTokenizer
 
 log = logging.getLogger("reward.backends.load")
-
-# bfloat16 has 8 bits of mantissa, float16 11: only float32 is held to the last digits.
-_TOLERANCE = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.25}
 
 
 def load_backend(options: ModelOptions, tokenizer: PairTokenizer) -> Backend:
@@ -25,7 +24,6 @@ def load_backend(options: ModelOptions, tokenizer: PairTokenizer) -> Backend:
     Raises:
         ModelDirError: it cannot be served; the message says why and what to do.
     """
-    started = time.monotonic()
     if options.backend != "transformers":
         from reward.backends.upstream import connect
 
@@ -33,7 +31,85 @@ def load_backend(options: ModelOptions, tokenizer: PairTokenizer) -> Backend:
 
     from reward.backends.transformers_model import TransformersModel
 
+    started = time.monotonic()
     model = TransformersModel(options, tokenizer.pad_id)
-    self_test(model, tokenizer, _TOLERANCE[str(model.info()["dtype"])])
-    log.info("%s: ready after %.1f s", options.model, time.monotonic() - started)
+    loaded = time.monotonic()
+    pairs = known_pairs(tokenizer)
+    _pack(model, options, [*pairs, _long_pair(model, pairs, tokenizer.max_length)])
+    model.tuning["linear"] = model.reorder(pairs)
+    self_test(model, tokenizer, TOLERANCE[model.dtype])
+    _calibrate(model, options, pairs, tokenizer.max_length)
+    log.info(
+        "%s: loaded in %.1f s, tested and tuned in %.1f s; %s, linear layers: %s, %d lanes of %d tokens",
+        options.model,
+        loaded - started,
+        time.monotonic() - loaded,
+        "packed" if model.packs else "padded",
+        model.tuning["linear"],
+        model.lanes,
+        model.batch_tokens,
+    )
     return model
+
+
+def _long_pair(model: TransformersModel, pairs: list[Tokens], max_length: int) -> Tokens:
+    """A pair longer than the model's sliding window, if pairs can be; else longer than the known ones."""
+    longest = max(pairs, key=len)
+    wanted = min(max_length, max((model.window or 0) + 8, len(longest) + 8))
+    repeats = -(-wanted // len(longest))
+    types = (list(longest.token_type_ids) * repeats)[:wanted]
+    return Tokens((list(longest.input_ids) * repeats)[:wanted], types)
+
+
+def _pack(model: TransformersModel, options: ModelOptions, pairs: list[Tokens]) -> None:
+    """Serve packed rows if the options and the model allow it.
+
+    Raises:
+        ModelDirError: ``packing`` is on, and the model does not allow it.
+    """
+    from reward.backends.packing import CannotPackError
+
+    if options.packing == "off":
+        model.tuning["packing"] = "off"
+        return
+    try:
+        model.pack(pairs, on_gpu_without_varlen=options.packing == "on")
+    except CannotPackError as reason:
+        if options.packing == "on":
+            raise ModelDirError(f"--packing on: {reason}; use --packing auto.") from reason
+        log.info("%s is served with padding: %s", options.model, reason)
+        model.tuning["packing"] = f"no: {reason}"
+    else:
+        model.tuning["packing"] = "yes"
+
+
+def _calibrate(model: TransformersModel, options: ModelOptions, pairs: list[Tokens], max_length: int) -> None:
+    """Set lanes and batch_tokens by measuring, unless both are given."""
+    from reward.backends import calibration
+
+    on_cpu = model.device == "cpu"
+    lanes = [model.lanes]
+    if on_cpu and options.replicas is None:
+        lanes = calibration.lane_counts(model.threads)
+    elif not on_cpu:
+        lanes = [1]  # one GPU is like the other
+    budgets = [options.batch_tokens] if options.batch_tokens else None
+    if budgets is None:
+        budgets = list(calibration.CPU_BUDGETS if on_cpu else calibration.CUDA_BUDGETS)
+    if options.calibrate_s <= 0 or (len(lanes) == 1 and len(budgets) == 1):
+        return
+    mixed = calibration.mixed_pairs(max(pairs, key=len), max_length)
+    found = calibration.calibrate(model, mixed, lanes, budgets, options.calibrate_s)
+    if found is None:
+        log.warning(
+            "%s: too slow to measure anything in %g s; %d lanes of %d tokens are a guess",
+            options.model,
+            options.calibrate_s,
+            model.lanes,
+            model.batch_tokens,
+        )
+        return
+    model.batch_tokens = found.chosen.batch_tokens
+    if on_cpu:
+        model.lanes = found.chosen.lanes
+    model.tuning["calibration"] = found.info()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from reward.backends.interface import Backend, Tokens
-from reward.errors import ModelDirError
+from reward.errors import ModelDirError, ScoringError
 
 _PAIRS = (
     ("What is 2 + 2?", "4"),
@@ -14,16 +15,32 @@ _PAIRS = (
     ("What is the capital of France, and why is it not Lyon?", "Paris."),
     ("yes", "yes"),
 )
+# By how much the batch may change a score, relative to scores above 1. bfloat16 has 8 bits of mantissa and float16
+# 11: only float32 is held to the last digits.
+TOLERANCE = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.25}
 
 
 class Encoder(Protocol):
     """What is needed of :class:`reward.inputs.PairTokenizer`."""
 
-    def encode(self, prompt: str, response: str) -> Tokens:
-        """Tokens of one pair."""
+    def encode_many(self, pairs: Sequence[tuple[str, str]]) -> list[Tokens | ScoringError]:
+        """Tokens of each pair, or why there are none."""
 
 
-def self_test(backend: Backend, tokenizer: Encoder, tolerance: float = 1e-4) -> None:
+def known_pairs(tokenizer: Encoder) -> list[Tokens]:
+    """The fixed pairs, as far as the tokenizer's limits let them through.
+
+    Raises:
+        ModelDirError: none of them.
+    """
+    encoded = tokenizer.encode_many(_PAIRS)
+    pairs = [tokens for tokens in encoded if isinstance(tokens, Tokens)]
+    if not pairs:
+        raise ModelDirError(f"self-test: the tokenizer refuses every pair, the first because: {encoded[0]}")
+    return pairs
+
+
+def self_test(backend: Backend, tokenizer: Encoder, tolerance: float = TOLERANCE["float32"]) -> None:
     """Score fixed pairs, alone and in one batch, in every lane.
 
     Args:
@@ -32,7 +49,7 @@ def self_test(backend: Backend, tokenizer: Encoder, tolerance: float = 1e-4) -> 
     Raises:
         ModelDirError: a score is not finite, or depends on the batch.
     """
-    pairs = [tokenizer.encode(prompt, response) for prompt, response in _PAIRS]
+    pairs = known_pairs(tokenizer)
     for lane in range(backend.lanes):
         together = backend.forward(pairs, lane)
         alone = [backend.forward([pair], lane)[0] for pair in pairs]

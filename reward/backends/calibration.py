@@ -1,0 +1,197 @@
+"""How many batches side by side, and of how many tokens: found by measuring for a few seconds."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+
+from reward.backends.interface import Tokens
+
+log = logging.getLogger("reward.backends.calibration")
+
+CPU_BUDGETS = (512, 1024, 2048, 4096, 8192)
+CUDA_BUDGETS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
+_MOST_LANES = 16
+_SHORTEST_PAIR = 16
+_PAIRS = 64
+# Each setting is measured in several rounds, in turns, and its best one counts: others use this machine too. What
+# is far behind after a round is not measured again.
+_ROUNDS = 5
+_FAR_BEHIND = 0.8
+_LEAST_SECONDS = 0.02
+# A smaller budget answers sooner: it wins within this share of the best.
+SLACK = 0.03
+
+
+@dataclass(frozen=True)
+class Setting:
+    """``lanes`` batches side by side of at most ``batch_tokens`` tokens each, padding included."""
+
+    lanes: int
+    batch_tokens: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was chosen, and what each setting that was tried computed, in tokens of pairs a second."""
+
+    chosen: Setting
+    seconds: float
+    tokens_per_s: dict[Setting, float]
+
+    def info(self) -> dict[str, Any]:
+        """For ``GET /info``."""
+        tried = [{**asdict(setting), "tokens_per_s": round(rate)} for setting, rate in self.tokens_per_s.items()]
+        return {"seconds": round(self.seconds, 2), "tried": tried}
+
+
+class Measured(Protocol):
+    """What is measured: a backend."""
+
+    packs: bool
+
+    def forward(self, batch: Sequence[Tokens], lane: int) -> list[float]:
+        """See :class:`reward.backends.interface.Backend`."""
+
+
+def choose(rates: dict[Setting, float], slack: float = SLACK) -> Setting:
+    """The setting with the smallest budget, then the fewest lanes, within ``slack`` of the best rate.
+
+    Raises:
+        ValueError: nothing was measured.
+    """
+    enough = (1 - slack) * max(rates.values())
+    return min(
+        (setting for setting, rate in rates.items() if rate >= enough),
+        key=lambda setting: (setting.batch_tokens, setting.lanes),
+    )
+
+
+def lane_counts(threads: int) -> list[int]:
+    """Numbers of lanes worth trying with so many CPU threads: powers of two."""
+    return [lanes for lanes in (1, 2, 4, 8, 16) if lanes <= min(threads, _MOST_LANES)]
+
+
+def mixed_pairs(like: Tokens, max_length: int) -> list[Tokens]:
+    """Pairs of all lengths up to ``max_length``, as many short as long on a logarithmic scale, in mixed order.
+
+    Args:
+        like: real tokens of the model, repeated and cut.
+    """
+    shortest = min(_SHORTEST_PAIR, max_length)
+    ratio = max_length / shortest
+    lengths = [round(shortest * ratio ** (step / (_PAIRS - 1))) for step in range(_PAIRS)]
+    random.Random(0).shuffle(lengths)
+
+    def cut(ids: Sequence[int], length: int) -> list[int]:
+        return list(itertools.islice(itertools.cycle(ids), length)) if ids else []
+
+    return [Tokens(cut(like.input_ids, length), cut(like.token_type_ids, length)) for length in lengths]
+
+
+def batches_of(pairs: Sequence[Tokens], budget: int, packs: bool) -> list[list[Tokens]]:
+    """The pairs in batches, as the service makes them: in order where they are packed, else of similar length."""
+    batches: list[list[Tokens]] = []
+    current: list[Tokens] = []
+    for pair in pairs if packs else sorted(pairs, key=len):
+        cost = sum(map(len, current)) + len(pair) if packs else len(pair) * (len(current) + 1)
+        if current and cost > budget:
+            batches.append(current)
+            current = []
+        current.append(pair)
+    return [*batches, current]
+
+
+def calibrate(
+    model: Measured, pairs: Sequence[Tokens], lanes: Sequence[int], budgets: Sequence[int], seconds: float
+) -> Calibration | None:
+    """Measure every combination of ``lanes`` and ``budgets`` (ascending), as far as ``seconds`` allow.
+
+    A setting that needs more memory than there is bounds the budgets; it is no error.
+
+    Returns:
+        None where the model is too slow to measure anything in that time.
+
+    Raises:
+        Exception: whatever else a forward pass raises.
+    """
+    started = time.monotonic()
+    settings = [Setting(count, budget) for count in lanes for budget in budgets]
+    rates: dict[Setting, float] = {}
+    short = Tokens(pairs[0].input_ids[:_SHORTEST_PAIR], pairs[0].token_type_ids[:_SHORTEST_PAIR])
+    model.forward([short], 0)
+    warm = time.monotonic()
+    model.forward([short], 0)
+    rate = len(short) / max(1e-6, time.monotonic() - warm)
+    bound = math.inf
+    slice_s = seconds / (len(settings) * _ROUNDS)
+    with ThreadPoolExecutor(max(lanes), thread_name_prefix="calibrate") as threads:
+        for turn, setting in itertools.product(range(_ROUNDS), settings):
+            if turn and rates.get(setting, math.inf) < _FAR_BEHIND * max(rates.values()):
+                continue
+            expected = setting.lanes * setting.batch_tokens / rate
+            left = started + seconds - time.monotonic()
+            if setting.batch_tokens >= bound or expected > min(left, 4 * slice_s):
+                continue
+            # A small model is measured in a moment: some batches tell as much as many.
+            wanted = min(slice_s, max(_LEAST_SECONDS, 4 * expected))
+            batches = batches_of(pairs, setting.batch_tokens, model.packs)
+            try:
+                measured = _tokens_per_s(model, batches, setting.lanes, wanted, threads)
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                bound = setting.batch_tokens
+                log.info("%d lanes of %d tokens need more memory than there is", setting.lanes, bound)
+                rates = {known: value for known, value in rates.items() if known.batch_tokens < bound}
+                continue
+            rates[setting] = max(measured, rates.get(setting, 0.0))
+            rate = max(rate, measured)
+    if not rates:
+        return None
+    return Calibration(choose(rates), time.monotonic() - started, rates)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a forward pass failed for want of memory."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def _tokens_per_s(
+    model: Measured, batches: Sequence[list[Tokens]], lanes: int, seconds: float, threads: ThreadPoolExecutor
+) -> float:
+    """Tokens a second of all lanes together, each running until ``seconds`` have passed, one batch at least."""
+    source = itertools.cycle(batches)
+    lock = threading.Lock()
+    end = time.monotonic() + seconds
+
+    def run(lane: int) -> float:
+        tokens, began = 0, time.monotonic()
+        for batch in _until(source, lock, end):
+            model.forward(batch, lane)
+            tokens += sum(map(len, batch))
+        return tokens / (time.monotonic() - began)
+
+    return sum(threads.map(run, range(lanes)))
+
+
+def _until(source: Iterator[list[Tokens]], lock: threading.Lock, end: float) -> Iterator[list[Tokens]]:
+    """Batches of the shared ``source``, one at least, until ``end``."""
+    while True:
+        with lock:
+            batch = next(source)
+        yield batch
+        if time.monotonic() >= end:
+            return
