@@ -14,7 +14,7 @@ from requests.adapters import HTTPAdapter
 
 from reward.backends.interface import Tokens
 from reward.backends.options import ModelOptions
-from reward.backends.self_test import self_test
+from reward.backends.self_test import TOLERANCE, known_pairs, self_test
 from reward.backends.upstream_wire import SglangWire, VllmWire, Wire
 from reward.errors import ModelDirError, UpstreamError, UpstreamRefusedError
 from reward.token_file import read_token
@@ -29,8 +29,6 @@ _LANES = 4
 _BATCH_TOKENS = 8192
 _CONNECT_S, _READ_S, _ASK_S = 5.0, 120.0, 20.0
 _SHOWN_CHARS = 300
-# Their dtype is not ours to know: bfloat16, whose mantissa has 8 bits, must pass.
-_TOLERANCE = 0.25
 # SGLang's heads have a bias which stays random where the checkpoint has none (sglang issue 38768, 0.5.23).
 _RANDOM_BIAS = frozenset({"Qwen2ForSequenceClassification", "Qwen3ForSequenceClassification"})
 
@@ -165,7 +163,7 @@ def _key(options: ModelOptions) -> str | None:
 
 def _refuse_segments(options: ModelOptions, tokenizer: PairTokenizer) -> None:
     """Neither server takes token_type_ids beside token ids: the second text would count as the first."""
-    if any(tokenizer.encode("What is 2 + 2?", "4").token_type_ids):
+    if any(any(pair.token_type_ids) for pair in known_pairs(tokenizer)):
         raise ModelDirError(
             f"{options.model}: its tokenizer marks prompt and response by token_type_ids, which a "
             f"{options.backend} server does not take with token ids; serve this model with --backend transformers"
@@ -223,7 +221,7 @@ def _refuse_unfit(model: UpstreamModel, tokenizer: PairTokenizer) -> None:
         ModelDirError: it refuses, or its answers are no logits.
         UpstreamError: no answer.
     """
-    pair = tokenizer.encode("What is 2 + 2?", "4")
+    pair = known_pairs(tokenizer)[0]
     try:
         rows = model.wire.read(model._post([pair], 0), [pair])
     except UpstreamRefusedError as error:
@@ -240,7 +238,7 @@ def _refuse_unfit(model: UpstreamModel, tokenizer: PairTokenizer) -> None:
         ) from error
     if isinstance(model.wire, VllmWire):
         _refuse_activation(model, model.wire, pair, rows[0][0])
-    self_test(model, tokenizer, _TOLERANCE)
+    self_test(model, tokenizer, TOLERANCE["bfloat16"])  # the upstream's dtype is not ours to know
 
 
 def _refuse_activation(model: UpstreamModel, wire: VllmWire, pair: Tokens, asked_raw: float) -> None:

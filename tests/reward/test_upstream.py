@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reward_servers import NAN_CHARACTER, free_port
+from reward_servers import free_port
 from upstream_servers import NAN_TOKEN, Upstream, logit, upstream_server
 
 from reward.backends import upstream as module
@@ -54,11 +54,10 @@ def test_lanes_work_side_by_side(kind: str, model_dir: Path, tokenizer: PairToke
     with upstream_server(kind) as upstream:
         model = connected(upstream, model_dir, tokenizer, replicas=3, batch_tokens=100)
         assert (model.lanes, model.batch_tokens, model.packs) == (3, 100, True)
-        upstream.replies += [0.6, 0.6, 0.6]
-        started = time.monotonic()
+        upstream.replies += [0.5, 0.5, 0.5]
         with ThreadPoolExecutor(3) as pool:
             parts = list(pool.map(lambda lane: model.forward(pairs[lane::3], lane), range(3)))
-        assert time.monotonic() - started < 1.5
+        assert upstream.peak == 3
     assert parts == [[logit(pair.input_ids) for pair in pairs[lane::3]] for lane in range(3)]
 
 
@@ -193,10 +192,8 @@ def test_warnings(model_dir: Path, tokenizer: PairTokenizer, caplog: pytest.LogC
 
 
 def test_an_upstream_that_gives_nan_to_everything(model_dir: Path, tokenizer: PairTokenizer) -> None:
-    poisoned = PairTokenizer(model_dir, max_length=64)
-    poisoned.encode = lambda prompt, response: Tokens([NAN_TOKEN, 1])  # type: ignore[method-assign]
-    with upstream_server("vllm") as upstream:
-        assert "nan" in refusal(upstream, model_dir, poisoned)
+    with upstream_server("vllm", damaged=True) as upstream:
+        assert "nan" in refusal(upstream, model_dir, tokenizer)
 
 
 # --- what goes wrong later ---
@@ -314,8 +311,3 @@ def test_proxies_are_not_asked(model_dir: Path, tokenizer: PairTokenizer, monkey
     monkeypatch.delenv("no_proxy", raising=False)
     with upstream_server("vllm") as upstream:
         assert connected(upstream, model_dir, tokenizer).forward([Tokens([1])], 0) == [logit([1])]
-
-
-def test_the_stub_and_the_tokenizer_agree_on_the_nan_token(tokenizer: PairTokenizer) -> None:
-    # The tests above use ids of the vocabulary; the character that poisons the tiny model is one of its tokens.
-    assert len(tokenizer.encode(NAN_CHARACTER, "").input_ids) == 1

@@ -40,8 +40,10 @@ class Upstream:
         max_tokens: longest input that it takes.
         labels: outputs of its classifier.
         generation: it serves a generative model.
-        replies: answers that take the place of the next ones, in order.
+        damaged: its outputs are NaN.
+        replies: answers that take the place of the next ones, in order; a number: a pause of so many seconds.
         bodies: JSON of the POSTs so far.
+        peak: most POSTs at a time so far.
         keep_open: False closes each connection after one answer without a word of it.
     """
 
@@ -51,6 +53,7 @@ class Upstream:
     max_tokens: int = 10**9
     labels: int = 1
     generation: bool = False
+    damaged: bool = False
     architecture: str = "LlamaForSequenceClassification"
     old_names: bool = False
     heeds_activation: bool = True
@@ -59,6 +62,9 @@ class Upstream:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keep_open: bool = True
     url: str = ""
+    peak: int = 0
+    in_flight: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, path: str) -> Answer:
         """The answer to a GET."""
@@ -95,7 +101,7 @@ class Upstream:
         for index, ids in enumerate(body["input"]):
             if len(ids) > self.max_tokens:
                 return 400, _vllm_error(f"This model's maximum context length is {self.max_tokens} tokens.")
-            value = logit(ids)
+            value = math.nan if self.damaged else logit(ids)
             if body["use_activation"] or not self.heeds_activation:
                 value = 1 / (1 + math.exp(-value))
             data = struct.pack(f"<{self.labels}f", *[value] * self.labels)
@@ -141,11 +147,16 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._allowed():
             self._answer((401, {"error": "Unauthorized"}))
             return
-        self.upstream.bodies.append(body)
-        scripted = self.upstream.replies.pop(0) if self.upstream.replies else None
+        with self.upstream.lock:
+            self.upstream.bodies.append(body)
+            self.upstream.in_flight += 1
+            self.upstream.peak = max(self.upstream.peak, self.upstream.in_flight)
+            scripted = self.upstream.replies.pop(0) if self.upstream.replies else None
         if isinstance(scripted, float):
             self.server.stopping.wait(scripted)  # type: ignore[attr-defined]
             scripted = None
+        with self.upstream.lock:
+            self.upstream.in_flight -= 1
         self._answer(scripted or self.upstream.post(self.path, body))
 
     def _allowed(self) -> bool:
