@@ -16,6 +16,8 @@ def _named_folders(job: Job, *, rehearse: bool, sample_data: bool) -> list[str]:
             named.append(job.critic.path)
         if job.reward.kind == "server":
             named.append(job.reward.model)
+            if job.reward.upstream_key_file is not None:
+                named.append(job.reward.upstream_key_file)
     if not sample_data:
         named += [str(Path(file).parent) for file in (*job.data.train, *job.data.val)]
     if job.container.env_file is not None:

@@ -102,6 +102,8 @@ def _environment(request: RenderRequest) -> dict[str, str]:
             "REWARD_TIMEOUT": repr(job.reward.timeout_s),
             "REWARD_DEADLINE": repr(job.reward.deadline_s),
         }
+        if job.reward.on_outage != "raise":
+            variables["REWARD_ON_OUTAGE"] = job.reward.on_outage
     if request.rehearse:
         variables |= cpu_environment(job.engine.verl, job.actor.strategy, job.rehearsal.rollout)
     elif job.actor.fp8 == "blockwise" and job.actor.strategy == "megatron":
@@ -136,6 +138,27 @@ def _node_options(request: RenderRequest) -> str:
     if request.rehearse:
         options += f" --logical-gpus --object-store {_REHEARSAL_OBJECT_STORE}"
     return options
+
+
+def _reward_options(request: RenderRequest) -> list[str]:
+    """Options of the reward server, where the job differs from the server's own defaults."""
+    reward = request.job.reward
+    options = ["--device", "cuda" if reward.gpus else "cpu", "--max-length", str(request.job.reward_length)]
+    if reward.gpus > 1:
+        options += ["--replicas", str(reward.gpus)]
+    if reward.backend != "transformers":
+        options += ["--backend", reward.backend, "--upstream", str(reward.upstream)]
+    if reward.upstream_key_file is not None:
+        options += ["--upstream-key-file", str(request.project / reward.upstream_key_file)]
+    for name, value, default in (
+        ("--input", reward.input, "pair"),
+        ("--truncate", reward.truncate, "right"),
+        ("--dtype", reward.dtype, "auto"),
+        ("--batch-tokens", reward.batch_tokens, None),
+    ):
+        if value != default:
+            options += [name, str(value)]
+    return [*options, "--trust-remote-code"] if reward.trust_remote_code else options
 
 
 def _resumes(job: Job) -> bool:
@@ -242,6 +265,7 @@ def render_script(request: RenderRequest) -> str:
             layout=plan_layout(job),
             ray_cpus=_ray_cpus(request),
             node_options=_node_options(request),
+            reward_options=_reward_options(request),
             stage=job.container.stage,
             # The container program splits a bind at these.
             bind_image=not set(str(request.project / job.container.image)) & set(":,"),

@@ -29,7 +29,7 @@ def check_model_dir(path: Path, *, weights: bool = True, trust_remote_code: bool
     config_file = _config_file(path)
     try:
         config = json.loads(config_file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelDirError(f"{config_file}: not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ModelDirError(f"{config_file}: expected a JSON object, got {type(config).__name__}")

@@ -12,7 +12,9 @@ from launch.checks.plan import check_gpus
 from launch.checks.precision import check_precision
 from launch.checks.recovery import check_recovery
 from launch.checks.reward_function import check_reward_function
+from launch.checks.reward_model import check_reward_model
 from launch.checks.reward_node import check_reward_node
+from launch.checks.reward_server import check_reward_server
 from launch.checks.secrets import check_env_file, check_secrets, check_wandb
 from launch.checks.slurm import check_slurm
 from launch.checks.text import check_text
@@ -39,11 +41,13 @@ def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
         *check_files(job, project, rehearse=rehearse, sample_data=sample_data),
         *check_reward_function(job, project),
         *check_reward_node(job, rehearse=rehearse),
+        *check_reward_server(job),
     ]
     if not rehearse:
         findings += check_precision(job)
         findings += check_wandb(job, project)
         findings += check_model(job, project)
+        findings += check_reward_model(job, project)
         findings += check_memory(job, project)
     if not sample_data:
         findings += check_data(job, project)

@@ -19,6 +19,7 @@ from launch.toolkit import toolkit_folder
 # Each node has its own, and what lies there goes with the job or the next reboot.
 _LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/local", "/localscratch", "/scratch/local", "/scratch-local")
 _LOCAL_VARIABLES = ("TMPDIR", "SLURM_TMPDIR", "LOCAL_SCRATCH", "SCRATCH_LOCAL")
+_FILES = ("data.train", "data.val", "reward.function", "reward.upstream_key_file")
 _UNBOUND = re.compile(r"[:,\x00-\x1f\x7f]")
 _LITTLE_SPACE = 20 * 2**30
 _LONGEST_PATH = 4096 - 256  # PATH_MAX, less what the run adds below a folder
@@ -43,6 +44,8 @@ def _fields(job: Job, *, rehearse: bool, sample_data: bool) -> Iterator[tuple[st
     yield "container.image", job.container.image
     if job.reward.kind == "server":
         yield "reward.model", job.reward.model
+        if job.reward.upstream_key_file is not None:
+            yield "reward.upstream_key_file", job.reward.upstream_key_file
 
 
 def check_binds(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> Iterator[Finding]:
@@ -135,7 +138,7 @@ def _check_there(job: Job, field: str, name: str, project: Path) -> Iterator[Fin
         yield Finding(id_, "error" if _is_named(job, field) else "warning", f"{field}: no {path}", remedy)
     elif not os.access(path, os.R_OK):
         yield error("unreadable-file", f"{field}: {path} cannot be read by you", f"run: chmod u+r {path}")
-    elif field in ("data.train", "data.val", "reward.function") and not path.is_file():
+    elif field in _FILES and not path.is_file():
         yield error("file-type", f"{field}: {path} is not a file", f"name a file in {field}")
     elif field in ("model.path", "critic.path", "reward.model") and not path.is_dir():
         yield error("file-type", f"{field}: {path} is not a directory", "name the model's Hugging Face directory")

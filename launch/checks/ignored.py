@@ -47,9 +47,18 @@ _TABLE = (
         (
             "model",
             "gpus",
+            "backend",
+            "upstream",
+            "upstream_key_file",
+            "input",
             "max_length",
+            "truncate",
+            "dtype",
+            "batch_tokens",
+            "trust_remote_code",
             "timeout_s",
             "deadline_s",
+            "on_outage",
             "min_score",
             "max_score",
             "ready_timeout_s",
@@ -58,6 +67,20 @@ _TABLE = (
         lambda job: job.reward.kind == "function",
         "no reward server is started with reward.kind=function",
         "remove it, or set reward.kind=server",
+    ),
+    Ignored(
+        "reward",
+        ("dtype",),
+        lambda job: job.reward.kind == "server" and job.reward.backend != "transformers",
+        "the server behind reward.upstream computes as it was started",
+        "remove it, and start that server with the dtype that you want",
+    ),
+    Ignored(
+        "reward",
+        ("deadline_s",),
+        lambda job: job.reward.kind == "server" and job.reward.on_outage.startswith("wait:"),
+        "reward.on_outage=wait:SECONDS takes its place",
+        "remove it, or set reward.on_outage=raise",
     ),
     Ignored(
         "recovery",
@@ -148,13 +171,6 @@ def check_ignored(job: Job) -> Iterator[Finding]:
         if named and row.when(job):
             have = "has" if len(named) == 1 else "have"
             yield warning("ignored-field", f"{', '.join(named)} {have} no effect: {row.why}", row.remedy)
-    if job.reward.kind == "server" and job.reward.gpus > 1:
-        yield warning(
-            "ignored-field",
-            f"reward.gpus={job.reward.gpus}: the reward server uses one GPU; the others would only be kept from "
-            "rollout and training",
-            "set reward.gpus=1",
-        )
 
 
 def _of_the_user(job: Job, name: str, section: Any) -> list[str]:

@@ -26,7 +26,7 @@ def check_lengths(job: Job) -> Iterator[Finding]:
         yield warning(
             "reward-length",
             f"reward.max_length={job.reward_length} is less than the {prompt} + {response} = {longest} tokens "
-            "of the longest prompt and response: longer pairs are scored by their beginning",
+            f"of the longest prompt and response: {_cut(job)}",
             f"set reward.max_length={longest}, if the reward model takes that many",
         )
 
@@ -78,12 +78,20 @@ def check_model_limit(job: Job, shape: ModelShape, where: str) -> Iterator[Findi
     yield error("model-length", f"{named} is more than the {limit} positions of {where}", remedy)
 
 
-def check_reward_limit(job: Job, positions: int, where: str) -> Iterator[Finding]:
-    """The reward server cuts pairs to max_position_embeddings of its model (reward/model.py)."""
-    if job.reward_length > positions:
+def _cut(job: Job) -> str:
+    """What becomes of a longer pair."""
+    return {
+        "right": "longer pairs lose the end of their longer text (reward.truncate=right)",
+        "left": "longer pairs lose the beginning of the prompt (reward.truncate=left)",
+        "error": "the first longer pair ends the job (reward.truncate=error)",
+    }[job.reward.truncate]
+
+
+def check_reward_limit(job: Job, limit: int, what: str) -> Iterator[Finding]:
+    """The reward server takes no more tokens than its model and its tokenizer (reward/inputs.py)."""
+    if job.reward_length > limit:
         yield warning(
             "reward-length",
-            f"reward.max_length={job.reward_length} is more than the {positions} positions of {where}: pairs are "
-            "cut to those",
-            f"set reward.max_length={positions}",
+            f"reward.max_length={job.reward_length} is more than the {limit} {what}: {_cut(job)}",
+            f"set reward.max_length={limit}",
         )

@@ -87,14 +87,16 @@ def _rollout(job: Job, found: MemoryEstimate, gpu: GpuMemory) -> Iterator[Findin
 
 
 def _reward(job: Job, project: Path, gpu: GpuMemory) -> Iterator[Finding]:
-    """The reward server holds its whole model in bf16 on one GPU."""
+    """The reward server holds its whole model on each of its GPUs."""
     if job.reward.kind != "server" or not job.reward.gpus:
         return
     shape = shape_of(project / job.reward.model)
-    weights = 2 * shape.parameters().total / GIB if shape is not None else 0.0
+    wide = job.reward.dtype == "float32"
+    weights = (4 if wide else 2) * shape.parameters().total / GIB if shape is not None else 0.0
     if weights > gpu.gib:
+        kind = "float32" if wide else "16 bits"
         yield error(
             "memory-reward",
-            f"reward.model: its weights take {weights:.1f} GiB in bf16, a GPU has {gpu.gib:.1f} ({gpu.source})",
-            "take a smaller reward model",
+            f"reward.model: its weights take {weights:.1f} GiB in {kind}, a GPU has {gpu.gib:.1f} ({gpu.source})",
+            "set reward.dtype=auto" if wide else "take a smaller reward model",
         )

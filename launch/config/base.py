@@ -85,6 +85,7 @@ JOB_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 SLURM_WORD = r"^[A-Za-z0-9_.:,+@/-]{1,255}\z"
 CUDA_VERSION = r"^[0-9]{1,2}\.[0-9]{1,2}\z"
 METRIC = r"^[A-Za-z_][A-Za-z0-9_/.-]*\z"
+ON_OUTAGE = r"^(raise|penalty|wait:[1-9][0-9]{0,6}(\.[0-9]{1,3})?)\z"
 IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_]*\z"
 # What each pattern allows, for the message of a value that does not match.
 IN_WORDS = {
@@ -93,6 +94,7 @@ IN_WORDS = {
     SLURM_WORD: "letters, digits and _ . : , + @ / - without spaces or quotes",
     CUDA_VERSION: "two numbers with a dot, as 12.9",
     METRIC: "letters, digits and _ / . -, a letter first",
+    ON_OUTAGE: "raise, penalty, or wait:SECONDS (from 1 on)",
     IDENTIFIER: "a Python name: letters, digits and underscores, no digit first",
 }
 

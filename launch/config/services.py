@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from launch.config.base import IDENTIFIER, Section, Text, becomes
+from launch.config.base import IDENTIFIER, ON_OUTAGE, Section, Text, becomes
 from launch.config.slurm_types import SlurmTime
 
 
@@ -25,13 +25,42 @@ class Reward(Section):
         description="node of the reward server; separate: the last node of the allocation serves rewards alone, "
         "and cluster.nodes counts it",
     )
-    gpus: int = Field(1, ge=0, description="GPUs of the head node that the server takes; 0: CPU")
+    gpus: int = Field(
+        1, ge=0, description="GPUs of its node that the server takes, with a copy of the model on each; 0: CPU"
+    )
+    backend: Literal["transformers", "vllm", "sglang"] = Field(
+        "transformers",
+        description="what computes: transformers in the reward server; vllm, sglang: a server of that model that "
+        "runs already (reward.upstream), asked by the reward server",
+    )
+    upstream: Text | None = Field(None, description="URL of that server, http://HOST:PORT")
+    upstream_key_file: Text | None = Field(None, description="file with that server's API key")
+    input: Literal["pair", "chat"] = Field(
+        "pair",
+        description="pair: tokenizer(prompt, response); chat: the reward model's chat template around both",
+    )
     max_length: int | None = Field(
         None, ge=1, description="tokens of a scored pair; null: max_prompt_length + max_response_length"
     )
+    truncate: Literal["error", "left", "right"] = Field(
+        "right",
+        description="a longer pair loses the end of its longer text (right), the beginning of the prompt and then "
+        "of the response (left), or ends the job (error)",
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="of weights and activations; auto: bfloat16 on GPUs, float32 on CPU"
+    )
+    batch_tokens: int | None = Field(None, ge=1, description="tokens of a batch; null: measured at the start")
+    trust_remote_code: bool = Field(False, description="run Python code that lies in the model directory")
     timeout_s: float = Field(30.0, gt=0, description="seconds that one scoring request may take")
     ready_timeout_s: float = Field(900.0, gt=0, description="seconds until the server must have its model")
-    deadline_s: float = Field(120.0, gt=0, description="seconds of retries until an outage ends the job")
+    deadline_s: float = Field(120.0, gt=0, description="seconds of retries until it is an outage")
+    on_outage: str = Field(
+        "raise",
+        pattern=ON_OUTAGE,
+        description="raise: the job ends; wait:SECONDS: it ends after that many seconds of retries, not after "
+        "deadline_s; penalty: the response gets min_score, and training goes on",
+    )
     unresponsive_s: float = Field(
         60.0, gt=0, description="seconds without any answer until the server counts as hung and the job ends"
     )
@@ -44,7 +73,27 @@ class Reward(Section):
             raise ValueError(f"min_score {self.min_score} must be below max_score {self.max_score}; set both")
         if self.kind == "function" and self.function is None:
             raise ValueError("kind: function needs a file; set reward.function to the path of a Python file")
+        if self.backend == "transformers" and self.upstream is not None:
+            raise ValueError(
+                "upstream is the server behind backend vllm or sglang; set reward.backend, or remove upstream"
+            )
+        if self.backend != "transformers" and self.upstream is None:
+            raise ValueError(
+                f"backend {self.backend} needs the URL of a running server; set reward.upstream=http://HOST:PORT"
+            )
+        if self.backend != "transformers" and self.gpus:
+            raise ValueError(
+                f"backend {self.backend} computes elsewhere, and gpus {self.gpus} would idle; set reward.gpus=0"
+            )
+        if self.upstream_key_file is not None and self.upstream is None:
+            raise ValueError("upstream_key_file belongs to reward.upstream; set that, or remove the file")
         return self
+
+    @property
+    def outage_s(self) -> float:
+        """Seconds of retries until it is an outage."""
+        kind, _, seconds = self.on_outage.partition(":")
+        return float(seconds) if kind == "wait" else self.deadline_s
 
 
 class Checkpoint(Section):

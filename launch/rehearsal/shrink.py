@@ -43,7 +43,17 @@ def rehearse(job: Job) -> Job:
             max_prompt_length=small.max_prompt_length,
             max_response_length=small.max_response_length,
         ),
-        reward=_with(job.reward, gpus=0),
+        # The tiny model is served here, whatever serves the job's.
+        reward=_with(
+            job.reward,
+            gpus=0,
+            backend="transformers",
+            upstream=None,
+            upstream_key_file=None,
+            dtype="auto",
+            batch_tokens=None,
+            trust_remote_code=False,
+        ),
         algorithm=_algorithm(job),
         checkpoint=_checkpoint(job),
         logging=_with(job.logging, loggers=["console"]),

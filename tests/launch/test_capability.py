@@ -183,6 +183,7 @@ def test_what_is_not_meant_is_told(assignments: tuple[str, ...], id_: str):
 
 
 FUNCTION = ("reward.kind=function", "reward.function=f.py")
+UPSTREAM = ("reward.backend=vllm", "reward.upstream=http://models:8000", "reward.gpus=0")
 FSDP2 = ("actor.strategy=fsdp2", "actor.fp8=null")
 
 
@@ -203,6 +204,14 @@ def ignored(*assignments: str, template: str = "grpo") -> list[str]:
         ("reward.max_length=9", FUNCTION, ()),
         ("reward.timeout_s=9", FUNCTION, ()),
         ("reward.deadline_s=9", FUNCTION, ()),
+        ("reward.deadline_s=9", ("reward.on_outage=wait:60",), ()),
+        ("reward.on_outage=penalty", FUNCTION, ()),
+        ("reward.input=chat", FUNCTION, ()),
+        ("reward.truncate=error", FUNCTION, ()),
+        ("reward.dtype=float32", FUNCTION, ()),
+        ("reward.dtype=float32", UPSTREAM, ()),
+        ("reward.batch_tokens=512", FUNCTION, UPSTREAM),
+        ("reward.trust_remote_code=true", FUNCTION, UPSTREAM),
         ("reward.ready_timeout_s=9", FUNCTION, ()),
         ("reward.min_score=-9", FUNCTION, ()),
         ("reward.max_score=9", FUNCTION, ()),
@@ -244,11 +253,6 @@ def test_fields_of_one_kind_share_a_line():
     assert ignored("reward.gpus=1", "reward.timeout_s=9", *FUNCTION) == [
         "reward.gpus, reward.timeout_s have no effect"
     ]
-
-
-def test_the_reward_server_uses_one_gpu():
-    assert ignored("reward.gpus=2") == ["reward.gpus=2"]
-    assert ignored("reward.gpus=0") == []
 
 
 def test_a_function_that_nothing_would_call_is_an_error():

@@ -9,6 +9,7 @@ from model_folders import QWEN3_4B, QWEN3_30B_A3B, QWEN3_REWARD, model_folder
 from launch.checks import check_job
 from launch.checks.memory import check_memory, estimate_job
 from launch.checks.model import check_model
+from launch.checks.reward_model import check_reward_model
 from launch.config import Job, load_job
 from launch.rehearsal.shrink import rehearse
 from launch.script import RenderRequest, render_script
@@ -75,7 +76,7 @@ def test_a_ready_job_fits_its_models_and_its_gpus(name: str, tmp_path: Path):
     model_folder(tmp_path / "models/Qwen3-30B-A3B", QWEN3_30B_A3B)
     model_folder(tmp_path / "models/Unsafe-Reward-Qwen3-1.7B", QWEN3_REWARD)
     assert estimate_job(job, tmp_path) is not None
-    assert [*check_memory(job, tmp_path), *check_model(job, tmp_path)] == []
+    assert [*check_memory(job, tmp_path), *check_model(job, tmp_path), *check_reward_model(job, tmp_path)] == []
 
 
 @pytest.mark.parametrize("name", [file.name for file in JOBS])

@@ -7,6 +7,7 @@ import pytest
 from model_folders import PATHS, QWEN3_4B, QWEN3_30B_A3B, QWEN3_REWARD, model_folder, project, safetensors
 
 from launch.checks.model import check_model
+from launch.checks.reward_model import check_reward_model
 from launch.config import load_job
 from launch.finding import Finding
 
@@ -15,7 +16,8 @@ ROTARY = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings"
 
 
 def findings(root: Path, *assignments: str) -> list[Finding]:
-    return [*check_model(load_job("grpo", None, [*PATHS, *assignments]), root)]
+    job = load_job("grpo", None, [*PATHS, *assignments])
+    return [*check_model(job, root), *check_reward_model(job, root)]
 
 
 def ids(root: Path, *assignments: str) -> set[str]:

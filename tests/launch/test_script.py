@@ -28,6 +28,8 @@ EVERY_OPTION = (
     "recovery.requeue=true",
     "container={runtime: singularity, stage: true, stage_dir: /local, binds: ['/scratch:/s:ro'], "
     "env_file: '/home/me/my env', env: {A: 'it''s, \"b\"'}}",
+    "reward={gpus: 2, input: chat, truncate: left, dtype: float32, batch_tokens: 4096, on_outage: 'wait:600', "
+    "trust_remote_code: true}",
 )
 NAMES = [
     "plain",

@@ -72,6 +72,7 @@ ENVIRONMENT=(
   REWARD_MAX_SCORE=30.0
   REWARD_TIMEOUT=30.0
   REWARD_DEADLINE=120.0
+  REWARD_ON_OUTAGE=wait:600
   NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1
   'A=it'"'"'s, "b"'
 )
@@ -79,7 +80,7 @@ NAMES=("${ENVIRONMENT[@]%%=*}")
 unset "${NAMES[@]/#/APPTAINERENV_}" "${NAMES[@]/#/SINGULARITYENV_}" # another value of the host's would win
 
 # ---- what runs on the head node, in this order; on the others a Ray worker
-REWARD=("$PYTHON" -m reward.server --model /project/models/Unsafe-Reward-Qwen3-1.7B --device cuda --max-length 6144)
+REWARD=("$PYTHON" -m reward.server --model /project/models/Unsafe-Reward-Qwen3-1.7B --device cuda --max-length 6144 --replicas 2 --input chat --truncate left --dtype float32 --batch-tokens 4096 --trust-remote-code)
 # shellcheck disable=SC2016 # ${oc.env:NAME} is for Hydra, not for bash
 TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-name=one_step_off_ppo_megatron_trainer
   'hydra.searchpath=[pkg://verl.trainer.config]'
@@ -138,7 +139,7 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   reward.custom_reward_function.name=compute_score
   reward.custom_reward_function.path=/toolkit/reward/client.py
   reward.reward_manager.name=naive
-  rollout.n_gpus_per_node=7
+  rollout.n_gpus_per_node=6
   rollout.nnodes=1
   'trainer.default_local_dir=${oc.env:CHECKPOINT_DIR}'
   trainer.esi_redundant_time=300.0
@@ -156,7 +157,7 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
 CHECK=("$PYTHON" -m launch.engines.verify --verl 0.9.1 -- "${TRAINER[@]:1}") # before Ray starts
 MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force)
 SUPERVISE=(env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR"
-  --nodes 2 --ray-gpus-head 7 --ray-gpus-other 8 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --reward-unresponsive 60 --interface=ib0 --min-cpus 24 --join-timeout 300 --ready-timeout 900 --end-margin 300 --stalled-after 3600 --max-restarts 3 --expect-steps --env-file "$ENV_FILE"
+  --nodes 2 --ray-gpus-head 6 --ray-gpus-other 8 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 2 --reward-unresponsive 60 --interface=ib0 --min-cpus 24 --join-timeout 300 --ready-timeout 900 --end-margin 300 --stalled-after 3600 --max-restarts 3 --expect-steps --env-file "$ENV_FILE"
   --job-file "$RUN_DIR/resolved.json" --data /project/data/train.parquet --data /project/data/test.parquet "${IN_SLURM[@]}"
   ::check "${CHECK[@]}"
   ::resume "$PYTHON" -m converters.resume "$CHECKPOINT_DIR"
@@ -171,6 +172,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #: "template": "grpo",
 #: "cluster": {"gpu": "h200", "cpus_per_node": 64, "mem": "900G", "partition": "gpu", "account": "me", "qos": "q", "modules": ["a/1.0", "b"], "network_interface": "ib0", "extra_sbatch": ["--reservation=r"]},
 #: "container": {"runtime": "singularity", "stage": true, "stage_dir": "/local", "binds": ["/scratch:/s:ro"], "env": {"A": "it's, \"b\""}, "env_file": "/home/me/my env"},
+#: "reward": {"gpus": 2, "input": "chat", "truncate": "left", "dtype": "float32", "batch_tokens": 4096, "trust_remote_code": true, "on_outage": "wait:600"},
 #: "recovery": {"requeue": true}
 #: }
 
@@ -186,7 +188,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #= "critic": {"path": null, "lr": 1e-05, "micro_batch_size_per_gpu": null, "warmup_steps": 0, "clip_range": 0.5, "offload": ["optimizer"]},
 #= "model": {"path": "models/Qwen3-4B-Thinking-2507"},
 #= "data": {"train": ["data/train.parquet"], "val": ["data/test.parquet"], "train_batch_size": 256, "max_prompt_length": 2048, "max_response_length": 4096, "shuffle": true, "seed": null},
-#= "reward": {"kind": "server", "model": "models/Unsafe-Reward-Qwen3-1.7B", "function": null, "function_name": "compute_score", "placement": "head", "gpus": 1, "max_length": null, "timeout_s": 30.0, "ready_timeout_s": 900.0, "deadline_s": 120.0, "unresponsive_s": 60.0, "min_score": -40.0, "max_score": 30.0},
+#= "reward": {"kind": "server", "model": "models/Unsafe-Reward-Qwen3-1.7B", "function": null, "function_name": "compute_score", "placement": "head", "gpus": 2, "backend": "transformers", "upstream": null, "upstream_key_file": null, "input": "chat", "max_length": null, "truncate": "left", "dtype": "float32", "batch_tokens": 4096, "trust_remote_code": true, "timeout_s": 30.0, "ready_timeout_s": 900.0, "deadline_s": 120.0, "on_outage": "wait:600", "unresponsive_s": 60.0, "min_score": -40.0, "max_score": 30.0},
 #= "algorithm": {"estimator": "grpo", "gamma": 1.0, "lam": 1.0, "norm_by_std": true, "use_kl_loss": true, "kl_loss_coef": 0.001, "kl_loss_type": "low_var_kl", "use_kl_in_reward": false, "kl_coef": 0.001, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0, "loss_agg_mode": "token-mean", "entropy_coeff": 0.0, "overlong_buffer": {"enable": false, "length": 512, "penalty_factor": 1.0, "log": false}, "filter_groups": {"enable": false, "metric": "reward"}, "epochs": 1, "total_steps": null, "test_every": 5},
 #= "checkpoint": {"dir": null, "every": 25, "keep": null, "contents": null, "before_end_s": 300.0, "merge": true},
 #= "recovery": {"requeue": true, "max_restarts": 3, "stalled_s": 3600.0},
