@@ -47,19 +47,6 @@ def test_pair_that_is_sent() -> None:
     assert (result["score"], result["raw_score"], result["status"], result["attempts"]) == (1.5, 1.5, 0, 1)
 
 
-def test_calling_styles_of_verl() -> None:
-    with stub_server(scored(2.0)) as stub:
-        keywords = {"data_source": "d", "solution_str": "r", "ground_truth": "g", "server_url": stub.url}
-        calls = [
-            compute_score(**keywords),
-            compute_score(**keywords, extra_info=None),
-            compute_score(**keywords, extra_info={"index": 3, "num_turns": None}),
-            compute_score(**keywords, reward_router_address=None, reward_model_tokenizer=object(), unknown=1),
-            compute_score("d", "r", "g", {}, server_url=stub.url),
-        ]
-    assert [call["score"] for call in calls] == [2.0] * 5
-
-
 @pytest.mark.parametrize(
     ("ground_truth", "prompt"),
     [
@@ -159,15 +146,6 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
     for value, least in (("1", 1.0), (date, 1.0), ("soon", 0.0)):
         with stub_server(reply(429, None, Retry_After=value), scored(1.0)) as stub:
             assert compute_score("d", "r", "g", server_url=stub.url)["latency_s"] >= least
-
-
-def test_in_flight_is_bounded() -> None:
-    with stub_server(0.02) as stub, ThreadPoolExecutor(64) as pool:
-        calls = [
-            pool.submit(compute_score, "d", "r", str(n), server_url=stub.url, max_in_flight=5) for n in range(128)
-        ]
-        assert all(call.result()["score"] == 1.0 for call in calls)
-    assert 2 <= stub.peak <= 5
 
 
 def test_256_threads_on_the_real_server(server: RunningServer) -> None:
