@@ -1,4 +1,4 @@
-"""A random tiny reward model with a real tokenizer, and one real server for the tests that do not stop it."""
+"""A random tiny reward model with a real tokenizer, and real servers for the tests that do not stop them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from reward_servers import NAN_CHARACTER, RunningServer, running_server
+from reward_servers import GUARDED_QUEUE, NAN_CHARACTER, SERVER_QUEUE, TOKEN, RunningServer, running_server
 
 _TEXT = [
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May.",
@@ -75,6 +75,26 @@ def slow_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One server for all tests that do not stop it."""
     log = tmp_path_factory.mktemp("server") / "server.log"
-    with running_server(model_dir, log) as running:
+    with running_server(model_dir, log, "--queue", str(SERVER_QUEUE)) as running:
         yield running
         assert running.terminate() == 0, log.read_text()
+
+
+@pytest.fixture(scope="session")
+def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file with the token of ``guarded``."""
+    path = tmp_path_factory.mktemp("token") / "token"
+    path.write_text(f"{TOKEN}\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def guarded(slow_model_dir: Path, token_file: Path) -> Iterator[RunningServer]:
+    """A slow model behind a token, a small queue, 200,000 bytes a request, 2 s for a head or a body."""
+    options = ("--token-file", str(token_file), "--queue", str(GUARDED_QUEUE), "--max-request-bytes", "200000")
+    log = token_file.parent / "log"
+    with running_server(
+        slow_model_dir, log, *options, "--read-timeout", "2", "--calibrate-seconds", "0"
+    ) as running:
+        yield running
+        assert running.terminate(60) == 0, log.read_text()

@@ -23,6 +23,10 @@ import requests
 
 ROOT = Path(__file__).resolve().parents[2]
 NAN_CHARACTER = "☢"
+SERVER_QUEUE = 2048
+GUARDED_QUEUE = 32
+TOKEN = "s3cret-token"
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""Ten thousand connections at once, fairness between a batch and single calls, and memory over thousands of calls."""
+"""Ten thousand connections at once, single calls beside a batch, and memory over thousands of calls."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import requests
 from raw_http import connection, read_answer, request
-from reward_servers import RunningServer, labelled, metric, running_server, wait_until
+from reward_servers import SERVER_QUEUE, RunningServer, labelled, metric, wait_until
 
 CONNECTIONS = 10_000
-QUEUE = 1000
 PAIR = {"prompt": "What is 6 * 7?", "response": "It is 42."}
 
 
@@ -30,22 +28,15 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.fixture(scope="module")
-def small_queue(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    log = tmp_path_factory.mktemp("small_queue") / "log"
-    with running_server(model_dir, log, "--queue", str(QUEUE), "--calibrate-seconds", "0") as server:
-        yield server
-
-
 @pytest.mark.usefixtures("many_files")
-def test_ten_thousand_connections_at_once(small_queue: RunningServer) -> None:
+def test_ten_thousand_connections_at_once(server: RunningServer) -> None:
     open_here = asyncio.Event()
     connected = 0
 
     async def call(dials: asyncio.Semaphore) -> tuple[int, bool]:
         nonlocal connected
         async with dials:  # the kernel's queue of half-open connections is shorter than this
-            client = connection(small_queue)
+            client = connection(server)
             reader, writer = await client.__aenter__()
         try:
             connected += 1
@@ -63,17 +54,17 @@ def test_ten_thousand_connections_at_once(small_queue: RunningServer) -> None:
         dials = asyncio.Semaphore(500)
         return Counter(await asyncio.gather(*(call(dials) for _ in range(CONNECTIONS))))
 
-    scored, refused = metric(small_queue, "reward_scores_total"), labelled(small_queue, "reward_requests_total")
+    scored, refused = metric(server, "reward_scores_total"), labelled(server, "reward_requests_total")
     answers = asyncio.run(main())
     assert set(answers) <= {(200, False), (429, True)}
     assert sum(answers.values()) == CONNECTIONS
-    assert answers[200, False] >= QUEUE
-    assert metric(small_queue, "reward_scores_total") - scored == answers[200, False]
-    counted = labelled(small_queue, "reward_requests_total")
+    assert answers[200, False] >= SERVER_QUEUE
+    assert metric(server, "reward_scores_total") - scored == answers[200, False]
+    counted = labelled(server, "reward_requests_total")
     counted.subtract(refused)
     assert counted['endpoint="/score",status="200"'] == answers[200, False]
     assert counted['endpoint="/score",status="429"'] == answers[429, True]
-    assert metric(small_queue, "reward_queue_depth") == metric(small_queue, "reward_scoring_pairs") == 0
+    assert metric(server, "reward_queue_depth") == metric(server, "reward_scoring_pairs") == 0
 
 
 def test_single_calls_beside_a_batch_of_two_thousand(server: RunningServer) -> None:
@@ -99,9 +90,9 @@ def test_single_calls_beside_a_batch_of_two_thousand(server: RunningServer) -> N
     assert sorted(in_time)[len(in_time) // 2] < whole / 10
 
 
-def test_memory_is_flat(small_queue: RunningServer) -> None:
+def test_memory_is_flat(server: RunningServer) -> None:
     async def client(calls: int, number: int) -> None:
-        async with connection(small_queue) as (reader, writer):
+        async with connection(server) as (reader, writer):
             for call in range(calls):
                 text = f"{number} {call} " * (1 + (number * 7 + call) % 40)
                 writer.write(request({"prompt": text, "response": text}))
@@ -109,7 +100,7 @@ def test_memory_is_flat(small_queue: RunningServer) -> None:
 
     async def calls(of_each: int) -> float:
         await asyncio.gather(*(client(of_each, number) for number in range(20)))
-        return metric(small_queue, "process_resident_memory_bytes")
+        return metric(server, "process_resident_memory_bytes")
 
     early = asyncio.run(calls(25))
     late = asyncio.run(calls(125))

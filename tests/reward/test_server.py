@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from reward_servers import NAN_CHARACTER, RunningServer, metric
+from reward_servers import NAN_CHARACTER, SERVER_QUEUE, RunningServer, metric
 
 
 def post(server: RunningServer, body: object, path: str = "/score") -> requests.Response:
@@ -76,6 +76,9 @@ def test_truncation_is_reported_and_counted(server: RunningServer) -> None:
         (None, 422),
         ("text", 422),
         ({"prompt": "p", "response": "r", "ground_truth": "more than the server knows"}, 200),
+        ({"prompt": "p" * 1_000_000, "response": "r"}, 200),
+        ({"prompt": "p", "response": 10**4000}, 422),
+        ({"prompt": "p", "response": "r", "more": 1e300}, 200),
     ],
 )
 def test_input(server: RunningServer, body: object, status: int) -> None:
@@ -102,11 +105,28 @@ def test_batch_input(server: RunningServer, body: object, status: int) -> None:
     assert "Retry-After" not in reply.headers  # more pairs than the queue holds: no use to try again
 
 
-def test_invalid_json(server: RunningServer) -> None:
-    headers = {"Content-Type": "application/json"}
-    for data in (b"{", b"\xff\xfe", b'{"prompt": "p", "response": "\xff"}'):
-        reply = requests.post(f"{server.url}/score", data=data, headers=headers, timeout=30)
-        assert 400 <= reply.status_code < 500
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b'{"prompt": "p", "response": "\xff"}',
+        b'{"prompt": "p", "response": "\xed\xa0\x80"}',  # half a surrogate pair, as UTF-8 forbids it
+        b"[" * 100_000,
+        b'{"prompt": "p", "response": "r", "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"prompt": "p", "response": ' + b"9" * 100_000 + b"}",
+        b'{"prompt": "p", "response": NaN}',
+    ],
+    ids=["empty", "cut", "utf-16", "latin-1", "surrogate", "deep", "deep-extra", "huge-integer", "nan"],
+)
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_what_is_no_json(server: RunningServer, data: bytes, content_type: str) -> None:
+    headers = {"Content-Type": content_type}
+    reply = requests.post(f"{server.url}/score", data=data, headers=headers, timeout=30)
+    assert reply.status_code == 422
+    assert reply.json()["reason"] == "invalid"
+    assert all(item.keys() == {"loc", "msg", "type"} for item in reply.json()["detail"])
 
 
 def test_error_names_the_item_and_does_not_echo_the_text(server: RunningServer) -> None:
@@ -132,7 +152,7 @@ def test_status_pages(server: RunningServer) -> None:
     assert (info["ready"], info["input"], info["truncate"]) == (True, "pair", "right")
     assert (info["backend"]["dtype"], info["backend"]["device"]) == ("float32", "cpu")
     assert info["limits"]["max_length"] == 2048
-    assert info["limits"]["queue"] == 4096
+    assert info["limits"]["queue"] == SERVER_QUEUE
     assert info["limits"]["batch_tokens"] >= 1
     assert {"torch", "transformers", "fastapi"} <= info["versions"].keys()
     scores, requested = metric(server, "reward_scores_total"), metric(server, "reward_request_seconds_count")

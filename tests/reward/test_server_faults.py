@@ -1,42 +1,39 @@
-"""Servers that are stopped, killed, overrun or asked by the wrong client."""
+"""Servers that are stopped, killed, overrun, or asked by clients that are wrong, slow or gone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import signal
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import requests
-from reward_servers import RunningServer, metric, running_server, status_of, wait_until
+from raw_http import closed, connection, read_answer, request
+from reward_servers import (
+    AUTHORIZED,
+    GUARDED_QUEUE,
+    TOKEN,
+    RunningServer,
+    labelled,
+    metric,
+    running_server,
+    status_of,
+    wait_until,
+)
 
 from reward.client import RewardOutageError, RewardReplyError, compute_score
 
-TOKEN = "s3cret-token"
-AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
-QUEUE = 32
-# A second or two of one core.
-LONG = {"items": [{"prompt": "p", "response": "12 34 " * 600}] * (QUEUE // 2)}
+PAIR = {"prompt": "p", "response": "r"}
+# Some hundredths of a second of one core each with the slow model.
+LONG_PAIR = {"prompt": "p", "response": "12 34 " * 300}
+LONG = {"items": [LONG_PAIR] * GUARDED_QUEUE}
 
 
-@pytest.fixture(scope="module")
-def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("token") / "token"
-    path.write_text(f"{TOKEN}\n")
-    return path
-
-
-@pytest.fixture(scope="module")
-def guarded(model_dir: Path, token_file: Path) -> Iterator[RunningServer]:
-    """A server with a token, a small queue and a limit of 200,000 bytes a request."""
-    options = ("--token-file", str(token_file), "--queue", str(QUEUE), "--max-request-bytes", "200000")
-    with running_server(model_dir, token_file.parent / "log", *options) as server:
-        yield server
-
-
-def in_flight(server: RunningServer, pool: ThreadPoolExecutor) -> Future[requests.Response]:
+def in_flight(server: RunningServer, pool: ThreadPoolExecutor, body: object = LONG) -> Future[requests.Response]:
     """A request that a lane is scoring."""
-    future = pool.submit(requests.post, f"{server.url}/score/batch", json=LONG, headers=AUTHORIZED, timeout=60)
+    future = pool.submit(requests.post, f"{server.url}/score/batch", json=body, headers=AUTHORIZED, timeout=60)
     wait_until(lambda: metric(server, "reward_scoring_pairs") > 0, "pairs in a lane")
     assert not future.done()
     return future
@@ -48,6 +45,7 @@ def test_token(guarded: RunningServer, token_file: Path, tmp_path: Path, monkeyp
         for path in ("/score", "/score/batch"):
             reply = requests.post(guarded.url + path, data=b"{", headers=headers, timeout=30)
             assert reply.status_code == 401
+            assert reply.headers["WWW-Authenticate"] == "Bearer"
     # Readiness is asked by those who have no token.
     assert status_of(f"{guarded.url}/ready") == status_of(f"{guarded.url}/health") == 200
 
@@ -71,48 +69,154 @@ def test_request_size_limit(guarded: RunningServer) -> None:
     assert post({"json": {"prompt": "p" * 200_000, "response": "r"}}) == 413
     # Without Content-Length the bytes themselves are counted.
     assert post({"data": iter([b'{"prompt": "', b"p" * 300_000, b'", "response": "r"}'])}) == 413
+    errors = labelled(guarded, "reward_errors_total")
+    assert errors['reason="too_large"'] >= 2
 
 
-def test_full_queue_is_429_and_the_client_waits_for_room(guarded: RunningServer, token_file: Path) -> None:
-    with ThreadPoolExecutor(2) as pool:
+def test_the_client_waits_for_room_in_a_full_queue(guarded: RunningServer, token_file: Path) -> None:
+    def ask(number: int) -> dict[str, float]:
+        return compute_score("d", "r", "p", server_url=guarded.url, server_token_file=token_file)
+
+    with ThreadPoolExecutor(16) as pool:
         first = in_flight(guarded, pool)
-        second = pool.submit(
-            requests.post, f"{guarded.url}/score/batch", json=LONG, headers=AUTHORIZED, timeout=60
-        )
-        wait_until(
-            lambda: metric(guarded, "reward_queue_depth") + metric(guarded, "reward_scoring_pairs") > QUEUE // 2,
-            "a full queue",
-        )
-        pair = {"prompt": "p", "response": "r"}
-        refused = requests.post(f"{guarded.url}/score", json=pair, headers=AUTHORIZED, timeout=30)
+        refused = requests.post(f"{guarded.url}/score/batch", json=LONG, headers=AUTHORIZED, timeout=30)
         assert refused.status_code == 429
         assert int(refused.headers["Retry-After"]) >= 1
-        result = compute_score("d", "r", "p", server_url=guarded.url, server_token_file=token_file)
-        assert result["attempts"] > 1
-        assert first.result().status_code == second.result().status_code == 200
+        results = list(pool.map(ask, range(12)))
+        assert all(result["status"] == 0 for result in results)
+        assert max(result["attempts"] for result in results) > 1
+        assert first.result().status_code == 200
 
 
-def test_sigterm_finishes_what_was_accepted(guarded: RunningServer) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        future = in_flight(guarded, pool)
-        assert status_of(f"{guarded.url}/health") == 200
-        assert guarded.terminate(60) == 0, guarded.log.read_text()
-        assert len(future.result().json()["scores"]) == QUEUE // 2
-    assert status_of(f"{guarded.url}/health") == 0
-    assert "Traceback" not in guarded.log.read_text()
+def test_pairs_of_a_client_that_hangs_up_are_not_scored(guarded: RunningServer) -> None:
+    async def hang_up() -> None:
+        async with connection(guarded) as (_, writer):
+            writer.write(request(LONG, "/score/batch", **AUTHORIZED))
+            await asyncio.to_thread(
+                wait_until, lambda: metric(guarded, "reward_scoring_pairs") > 0, "pairs in a lane"
+            )
+
+    scored, dropped = metric(guarded, "reward_scores_total"), metric(guarded, "reward_dropped_total")
+    gone = labelled(guarded, "reward_requests_total")['endpoint="/score/batch",status="499"']
+    asyncio.run(hang_up())
+    wait_until(
+        lambda: metric(guarded, "reward_scoring_pairs") + metric(guarded, "reward_queue_depth") == 0, "rest"
+    )
+    more_dropped = metric(guarded, "reward_dropped_total") - dropped
+    assert more_dropped > GUARDED_QUEUE / 2
+    assert metric(guarded, "reward_scores_total") - scored + more_dropped == GUARDED_QUEUE
+    assert labelled(guarded, "reward_requests_total")['endpoint="/score/batch",status="499"'] == gone + 1
+
+
+def test_slow_clients(guarded: RunningServer) -> None:
+    """Heads and bodies that do not come, all at once; the server answers others meanwhile."""
+    head = request(PAIR, **AUTHORIZED)[:60]
+
+    async def nothing() -> bytes:
+        async with connection(guarded) as (reader, _):
+            return await closed(reader)
+
+    async def drop_by_drop() -> bytes:
+        async with connection(guarded) as (reader, writer):
+            end = asyncio.create_task(closed(reader))
+            for byte in head * 10:
+                if end.done():
+                    break
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.1)
+            assert end.done()
+            return await end
+
+    async def half_a_second_head() -> bytes:
+        async with connection(guarded) as (reader, writer):
+            writer.write(request(PAIR, **AUTHORIZED))
+            assert (await read_answer(reader)).status == 200
+            writer.write(head)
+            return await closed(reader)
+
+    async def huge_head() -> bytes:
+        async with connection(guarded) as (reader, writer):
+            writer.write(b"POST /score HTTP/1.1\r\nX: " + b"x" * 200_000)
+            return await closed(reader)
+
+    async def half_a_body() -> tuple[int, bytes]:
+        async with connection(guarded) as (reader, writer):
+            writer.write(request(PAIR, **AUTHORIZED)[:-5])
+            answer = await read_answer(reader)
+            return answer.status, await closed(reader)
+
+    async def main() -> None:
+        slow = asyncio.gather(nothing(), drop_by_drop(), half_a_second_head(), huge_head(), half_a_body())
+        while not slow.done():
+            async with connection(guarded) as (reader, writer):
+                writer.write(request(PAIR, **AUTHORIZED))
+                assert (await asyncio.wait_for(read_answer(reader), 2)).status == 200
+            await asyncio.sleep(0.2)
+        ends = await slow
+        assert ends[:4] == [b"", b"", b"", b""] or ends[3].startswith(b"HTTP/1.1 400")
+        assert ends[4] == (408, b"")
+
+    started = time.monotonic()
+    asyncio.run(main())
+    assert 1.5 < time.monotonic() - started < 8
+
+
+def test_an_answer_before_the_body_has_come_can_be_read(guarded: RunningServer) -> None:
+    """A refused body is read to its end (within limits), so that the answer is not lost with the connection."""
+
+    async def send_for_ever(writer: asyncio.StreamWriter) -> None:
+        for _ in range(1000):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+
+    async def main() -> None:
+        async with connection(guarded) as (reader, writer):
+            writer.write(request({"prompt": "p" * 300_000, "response": "r"}, **AUTHORIZED))
+            assert (await read_answer(reader)).status == 413
+            writer.write(request(PAIR, **AUTHORIZED))
+            assert (await read_answer(reader)).status == 200
+            # But not without end.
+            writer.write(b"POST /score HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000000\r\n\r\n")
+            assert (await read_answer(reader)).status == 401
+            with pytest.raises(ConnectionError):
+                await send_for_ever(writer)
+
+    asyncio.run(main())
+
+
+def test_sigterm_finishes_what_was_accepted(slow_model_dir: Path, tmp_path: Path) -> None:
+    with (
+        running_server(slow_model_dir, tmp_path / "log", "--calibrate-seconds", "0") as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        future = in_flight(server, pool, {"items": [LONG_PAIR] * 8})
+        assert status_of(f"{server.url}/health") == 200
+        assert server.terminate(60) == 0, server.log.read_text()
+        assert len(future.result().json()["scores"]) == 8
+        assert status_of(f"{server.url}/health") == 0
+        assert "Traceback" not in server.log.read_text()
 
 
 def test_sigterm_while_loading(model_dir: Path, tmp_path: Path) -> None:
     with running_server(model_dir, tmp_path / "log", ready=False) as server:
         wait_until(lambda: status_of(f"{server.url}/health") == 200, "/health")
+        refused = requests.post(f"{server.url}/score", json=PAIR, timeout=30)
+        if refused.status_code != 200:  # it may be ready by now
+            assert refused.status_code == 503
+            assert int(refused.headers["Retry-After"]) >= 1
+            assert refused.json()["reason"] == "not_ready"
         assert server.terminate() == 0, server.log.read_text()
 
 
-def test_killed_in_a_batch(model_dir: Path, tmp_path: Path) -> None:
-    with running_server(model_dir, tmp_path / "log") as server, ThreadPoolExecutor(2) as pool:
+def test_killed_in_a_batch(slow_model_dir: Path, tmp_path: Path) -> None:
+    with (
+        running_server(slow_model_dir, tmp_path / "log", "--calibrate-seconds", "0") as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
         future = in_flight(server, pool)
+        server.process.send_signal(signal.SIGSTOP)  # so that the call is on its way and not answered
         waiting = pool.submit(compute_score, "d", "r", "p", server_url=server.url, deadline=2)
-        wait_until(lambda: metric(server, "reward_queue_depth") == 1 or waiting.done(), "the call")
+        time.sleep(0.3)
         server.process.kill()
         with pytest.raises(requests.ConnectionError):
             future.result()
