@@ -93,6 +93,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         )
     if args.upstream_key_file is not None and args.upstream is None:
         parser.error("--upstream-key-file is the key of --upstream, which is not given")
+    if args.read_timeout == 0:
+        parser.error("--read-timeout 0: no request can be that quick; expected more seconds")
     return args
 
 

@@ -186,7 +186,7 @@ def test_an_answer_before_the_body_has_come_can_be_read(guarded: RunningServer) 
 
 def test_sigterm_finishes_what_was_accepted(slow_model_dir: Path, tmp_path: Path) -> None:
     with (
-        running_server(slow_model_dir, tmp_path / "log", "--calibrate-seconds", "0") as server,
+        running_server(slow_model_dir, tmp_path / "log", "--calibrate-seconds", "0", "--log-texts") as server,
         ThreadPoolExecutor(1) as pool,
     ):
         future = in_flight(server, pool, {"items": [LONG_PAIR] * 8})
@@ -194,7 +194,9 @@ def test_sigterm_finishes_what_was_accepted(slow_model_dir: Path, tmp_path: Path
         assert server.terminate(60) == 0, server.log.read_text()
         assert len(future.result().json()["scores"]) == 8
         assert status_of(f"{server.url}/health") == 0
-        assert "Traceback" not in server.log.read_text()
+        log = server.log.read_text()
+        assert "Traceback" not in log
+        assert log.count("prompt 'p', response '12 34 12") == 8  # --log-texts
 
 
 def test_sigterm_while_loading(model_dir: Path, tmp_path: Path) -> None:

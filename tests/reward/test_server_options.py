@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reward.backends.options import ModelOptions
+from reward.serving.options import ServerOptions, from_args, parse
+
+
+@pytest.fixture(autouse=True)
+def no_defaults_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MODEL_PATH", "DEVICE", "SERVER_PORT"):
+        monkeypatch.delenv(f"CONFIG_REWARD_{name}", raising=False)
+
+
+def options(*argv: str) -> ServerOptions:
+    return from_args(parse(argv), None)
+
+
+def test_the_defaults_are_those_of_the_dataclasses() -> None:
+    assert options("--model", "m") == ServerOptions(ModelOptions(Path("m")))
+
+
+def test_every_option_arrives() -> None:
+    given = options(
+        *("--model", "m", "--backend", "vllm", "--upstream", "http://h:1", "--upstream-key-file", "k"),
+        *("--host", "0.0.0.0", "--port", "9", "--device", "cpu", "--dtype", "float16", "--attention", "eager"),
+        *(
+            "--replicas",
+            "2",
+            "--threads",
+            "3",
+            "--batch-tokens",
+            "4",
+            "--packing",
+            "off",
+            "--calibrate-seconds",
+            "0.5",
+        ),
+        *(
+            "--input",
+            "chat",
+            "--truncate",
+            "left",
+            "--max-length",
+            "5",
+            "--queue",
+            "6",
+            "--max-request-bytes",
+            "7",
+        ),
+        *("--read-timeout", "8", "--log-texts", "--trust-remote-code"),
+    )
+    model = ModelOptions(
+        Path("m"), "vllm", "http://h:1", Path("k"), "cpu", "float16", "eager", 3, 2, 4, "off", 0.5, True
+    )
+    assert given == ServerOptions(model, "0.0.0.0", 9, "chat", "left", 5, None, 6, 7, 8.0, True)
+
+
+def test_auto_batch_tokens_are_measured() -> None:
+    assert options("--model", "m", "--batch-tokens", "auto").model.batch_tokens is None
+
+
+def test_variables_of_the_environment_are_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONFIG_REWARD_MODEL_PATH", "from/env")
+    monkeypatch.setenv("CONFIG_REWARD_DEVICE", "cpu")
+    monkeypatch.setenv("CONFIG_REWARD_SERVER_PORT", "1234")
+    assert options() == ServerOptions(ModelOptions(Path("from/env"), device="cpu"), port=1234)
+    assert options("--model", "m", "--device", "auto", "--port", "5") == ServerOptions(
+        ModelOptions(Path("m")), port=5
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "variables", "message"),
+    [
+        ((), {}, "--model"),
+        (("--model", "m"), {"DEVICE": "gpu"}, "CONFIG_REWARD_DEVICE='gpu': expected one of auto, cpu, cuda"),
+        (("--model", "m"), {"SERVER_PORT": "http"}, "expected a port from 0 to 65535, got 'http'"),
+        (("--model", "m", "--port", "65536"), {}, "expected a port"),
+        (("--model", "m", "--queue", "0"), {}, "expected a whole number from 1, got '0'"),
+        (("--model", "m", "--batch-tokens", "some"), {}, "expected a whole number from 1, got 'some'"),
+        (("--model", "m", "--read-timeout", "nan"), {}, "expected seconds from 0, got 'nan'"),
+        (("--model", "m", "--read-timeout", "0"), {}, "--read-timeout 0"),
+        (("--model", "m", "--truncate", "middle"), {}, "invalid choice: 'middle'"),
+        (("--model", "m", "--backend", "vllm"), {}, "--backend vllm needs --upstream URL"),
+        (("--model", "m", "--upstream", "http://h"), {}, "--backend transformers takes no --upstream URL"),
+        (("--model", "m", "--upstream-key-file", "k"), {}, "--upstream-key-file is the key of --upstream"),
+    ],
+)
+def test_usage(
+    argv: tuple[str, ...],
+    variables: dict[str, str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"CONFIG_REWARD_{name}", value)
+    with pytest.raises(SystemExit) as end:
+        parse(argv)
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
