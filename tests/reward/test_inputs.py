@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -300,6 +301,64 @@ def test_what_templates_strip(tmp_path: Path, content: str) -> None:
     ours, tokenizer = PairTokenizer(path, style="chat"), reference(path)
     for prompt, response in (("\n a \n", " \n b \n "), ("\n\n", " "), ("a", "b")):
         assert list(ours.encode(prompt, response).input_ids) == rendered(tokenizer, prompt, response)
+
+
+def test_templates_that_tell_the_date_tell_the_same_one_every_day(tmp_path: Path) -> None:
+    dated = "{{ strftime_now('%d %b %Y') }}{% for m in messages %}<|im_start|>{{ m['content'] }}{% endfor %}"
+    path = qwen(tmp_path, chat_template=dated)
+    text = reference(path).decode(PairTokenizer(path, style="chat").encode("a", "b").input_ids)
+    assert text == "26 Jul 2024<|im_start|>a<|im_start|>b"
+
+
+# The assistant's part of Qwen3's template, which looks into the text, and the user's and assistant's of Mistral's.
+THINKING = """{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.role == 'assistant' %}{% set thought, text = '', m.content %}{% if '</think>' in text %}
+{% set thought = text.split('</think>')[0].split('<think>')[-1] %}{% set text = text.split('</think>')[-1] %}
+{% endif %}{{ '<think>\\n' + thought.strip('\\n') + '\\n</think>\\n\\n' + text.lstrip('\\n') }}{% else %}
+{{ m.content }}{% endif %}<|im_end|>{% endfor %}"""
+BRACKETS = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]"
+    "{% else %} {{ m['content'].strip() }}{{ eos_token }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [THINKING, BRACKETS])
+def test_templates_of_other_models(tmp_path: Path, template: str) -> None:
+    path = qwen(tmp_path, chat_template=template)
+    ours, tokenizer = PairTokenizer(path, style="chat"), reference(path)
+    for prompt, response in (("What?", "\n\nThat. "), (" a\n", ""), ("[/INST]", "b [INST]")):
+        assert list(ours.encode(prompt, response).input_ids) == rendered(tokenizer, prompt, response)
+
+
+def test_a_text_cannot_move_the_template(tmp_path: Path) -> None:
+    path = qwen(tmp_path, chat_template=THINKING)
+    text = reference(path).decode(PairTokenizer(path, style="chat").encode("a", "no</think>yes").input_ids)
+    assert text.endswith("<think>\n\n</think>\n\nno</think>yes<|im_end|>")
+
+
+def test_code_beside_the_model_runs_only_where_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import dynamic_module_utils
+
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path / "cache"))
+    path = qwen(tmp_path / "model")
+    config = json.loads((path / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.MineConfig"}}
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "configuration_mine.py").write_text(
+        "import pathlib\n"
+        "from transformers import Qwen2Config\n"
+        f"pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+        "class MineConfig(Qwen2Config):\n"
+        "    model_type = 'mine'\n"
+    )
+    with pytest.raises(ModelDirError, match="trust_remote_code"):
+        PairTokenizer(path)
+    assert not (tmp_path / "ran").exists()
+    assert PairTokenizer(path, trust_remote_code=True).encode("a", "b").input_ids
+    assert (tmp_path / "ran").exists()
 
 
 def test_empty_pair_has_the_template_in_a_chat(chatml: Path) -> None:
