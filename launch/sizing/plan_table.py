@@ -139,7 +139,8 @@ def _sizes_text(job: Job, layout: Layout) -> list[str]:
     if job.reward.kind == "server":
         where = _many(layout.reward_gpus, "GPU") if layout.reward_gpus else "CPUs"
         place = "the last node, apart from Ray" if layout.reward_node else "the head node"
-        lines.append(f"reward:   {where} of {place}")
+        behind = f", asking a {job.reward.backend} server elsewhere" if job.reward.upstream else ""
+        lines.append(f"reward:   {where} of {place}{behind}")
     return lines
 
 

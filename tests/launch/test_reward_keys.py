@@ -15,6 +15,8 @@ from launch.config import Job, JobError, load_job
 from launch.finding import Finding
 from launch.rehearsal.shrink import rehearse
 from launch.script import RenderRequest, render_script
+from launch.sizing.layout import plan_layout
+from launch.sizing.plan_table import plan_table
 
 UPSTREAM = ("reward.backend=vllm", "reward.upstream=http://models:8000", "reward.gpus=0")
 
@@ -280,6 +282,13 @@ def test_the_key_file_is_seen_in_the_container(tmp_path: Path):
     assert "/keys/my key" in bind_mounts(job(*keyed), tmp_path, rehearse=False, sample_data=False)
     found = check_job(job(*keyed), tmp_path, rehearse=False, sample_data=False)
     assert any("reward.upstream_key_file: no /keys/my key" in one.message for one in found)
+
+
+def test_the_plan_says_who_computes():
+    given = job(*UPSTREAM)
+    lines = plan_table(given, plan_layout(given)).splitlines()
+    assert "reward:   CPUs of the head node, asking a vllm server elsewhere" in lines
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_rehearsal_serves_its_own_model_the_same_way():
