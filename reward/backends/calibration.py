@@ -128,20 +128,16 @@ def calibrate(
     started = time.monotonic()
     settings = [Setting(count, budget) for count in lanes for budget in budgets]
     rates: dict[Setting, float] = {}
-    short = Tokens(pairs[0].input_ids[:_SHORTEST_PAIR], pairs[0].token_type_ids[:_SHORTEST_PAIR])
-    model.forward([short], 0)
-    warm = time.monotonic()
-    model.forward([short], 0)
-    rate = len(short) / max(1e-6, time.monotonic() - warm)
     bound = math.inf
     slice_s = seconds / (len(settings) * _ROUNDS)
+    rate = _first_rate(model, pairs, slice_s)
     with ThreadPoolExecutor(max(lanes), thread_name_prefix="calibrate") as threads:
         for turn, setting in itertools.product(range(_ROUNDS), settings):
-            if turn and rates.get(setting, math.inf) < _FAR_BEHIND * max(rates.values()):
+            if turn and rates.get(setting, math.inf) < _FAR_BEHIND * max(rates.values(), default=0.0):
                 continue
             expected = setting.lanes * setting.batch_tokens / rate
             left = started + seconds - time.monotonic()
-            if setting.batch_tokens >= bound or expected > min(left, 4 * slice_s):
+            if setting.batch_tokens >= bound or expected > min(left, 4 * slice_s if rates else left / 2):
                 continue
             # A small model is measured in a moment: some batches tell as much as many.
             wanted = min(slice_s, max(_LEAST_SECONDS, 4 * expected))
@@ -160,6 +156,19 @@ def calibrate(
     if not rates:
         return None
     return Calibration(choose(rates), time.monotonic() - started, rates)
+
+
+def _first_rate(model: Measured, pairs: Sequence[Tokens], seconds: float) -> float:
+    """Tokens a second of single pairs, from a short one to longer ones while one takes less than ``seconds``."""
+    rate, started = 0.0, time.monotonic()
+    for pair in sorted(pairs, key=len)[:: max(1, len(pairs) // 8)]:
+        if rate and max(len(pair) / rate, time.monotonic() - started) > seconds:
+            break
+        for _ in range(2):  # what happens once only is not part of it
+            began = time.monotonic()
+            model.forward([pair], 0)
+            rate = max(rate, len(pair) / max(1e-6, time.monotonic() - began))
+    return rate
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -94,6 +94,32 @@ def load_classifier(options: ModelOptions, device: torch.device, dtype: torch.dt
         raise ModelDirError(f"{path}: the weights do not fit on {device} in {dtype}: {error}") from error
 
 
+def check_positions(config: Any, max_length: int) -> None:
+    """Refuse pairs so long that their positions would depend on the other pairs of a batch.
+
+    Rotary embeddings of type "dynamic" and "longrope" change for a whole batch as soon as one position in it is
+    beyond the original length (transformers 4.56 and 5.10, modeling_rope_utils.py, dynamic_rope_update).
+
+    Raises:
+        ModelDirError: ``max_length`` is above that length.
+    """
+    text = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    for each in [rope, *(value for value in rope.values() if isinstance(value, dict))]:
+        if each.get("rope_type", each.get("type")) not in ("dynamic", "longrope"):
+            continue
+        original = (
+            each.get("original_max_position_embeddings")
+            or getattr(text, "original_max_position_embeddings", None)
+            or text.max_position_embeddings
+        )
+        if max_length > original:
+            raise ModelDirError(
+                f"--max-length {max_length}: beyond {original} tokens the positions of this model ({each}) depend "
+                f"on the longest pair of a batch, so would the scores; use --max-length {original} or less."
+            )
+
+
 def padding_token(model: Any, tokenizers: int) -> int:
     """The token id to pad with, set in the model's configuration where that has none.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reward.backends.interface import Backend, Tokens
 from reward.backends.options import ModelOptions
-from reward.backends.self_test import TOLERANCE, known_pairs, self_test
+from reward.backends.self_test import TOLERANCE, known_pairs, require_finite, self_test
 from reward.errors import ModelDirError
 
 if TYPE_CHECKING:
@@ -32,11 +32,14 @@ def load_backend(options: ModelOptions, tokenizer: PairTokenizer) -> Backend:
     from reward.backends.transformers_model import TransformersModel
 
     started = time.monotonic()
-    model = TransformersModel(options, tokenizer.pad_id)
+    model = TransformersModel(options, tokenizer.pad_id, tokenizer.max_length)
     loaded = time.monotonic()
     pairs = known_pairs(tokenizer)
-    _pack(model, options, [*pairs, _long_pair(model, pairs, tokenizer.max_length)])
-    model.tuning["linear"] = model.reorder(pairs)
+    pairs.append(_long_pair(model, pairs, tokenizer.max_length))
+    alone = model.alone(pairs)
+    require_finite(alone, "one pair")
+    _pack(model, options, pairs, alone)
+    model.tuning["linear"] = model.reorder(pairs, alone)
     self_test(model, tokenizer, TOLERANCE[model.dtype])
     _calibrate(model, options, pairs, tokenizer.max_length)
     log.info(
@@ -61,7 +64,7 @@ def _long_pair(model: TransformersModel, pairs: list[Tokens], max_length: int) -
     return Tokens((list(longest.input_ids) * repeats)[:wanted], types)
 
 
-def _pack(model: TransformersModel, options: ModelOptions, pairs: list[Tokens]) -> None:
+def _pack(model: TransformersModel, options: ModelOptions, pairs: list[Tokens], alone: list[float]) -> None:
     """Serve packed rows if the options and the model allow it.
 
     Raises:
@@ -73,7 +76,7 @@ def _pack(model: TransformersModel, options: ModelOptions, pairs: list[Tokens]) 
         model.tuning["packing"] = "off"
         return
     try:
-        model.pack(pairs, on_gpu_without_varlen=options.packing == "on")
+        model.pack(pairs, alone, on_gpu_without_varlen=options.packing == "on")
     except CannotPackError as reason:
         if options.packing == "on":
             raise ModelDirError(f"--packing on: {reason}; use --packing auto.") from reason

@@ -40,6 +40,20 @@ def known_pairs(tokenizer: Encoder) -> list[Tokens]:
     return pairs
 
 
+def require_finite(values: Sequence[float], where: str) -> None:
+    """Refuse a model whose output is no number.
+
+    Raises:
+        ModelDirError: one of ``values`` is NaN or infinite.
+    """
+    for value in values:
+        if not math.isfinite(value):
+            raise ModelDirError(
+                f"self-test, {where}: the model's output is {value}; the weights are damaged, or the dtype is too "
+                "narrow for them: try --dtype float32."
+            )
+
+
 def self_test(backend: Backend, tokenizer: Encoder, tolerance: float = TOLERANCE["float32"]) -> None:
     """Score fixed pairs, alone and in one batch, in every lane.
 
@@ -53,12 +67,9 @@ def self_test(backend: Backend, tokenizer: Encoder, tolerance: float = TOLERANCE
     for lane in range(backend.lanes):
         together = backend.forward(pairs, lane)
         alone = [backend.forward([pair], lane)[0] for pair in pairs]
+        require_finite(alone, f"lane {lane}, one pair")
+        require_finite(together, f"lane {lane}, a batch")
         for in_batch, single in zip(together, alone, strict=True):
-            if not (math.isfinite(in_batch) and math.isfinite(single)):
-                raise ModelDirError(
-                    f"self-test, lane {lane}: the model's output is {single} (alone), {in_batch} (in a batch); "
-                    "the weights are damaged, or the dtype is too narrow for them: try --dtype float32."
-                )
             if abs(in_batch - single) > tolerance * max(1.0, abs(single)):
                 raise ModelDirError(
                     f"self-test, lane {lane}: the batch changes a score from {single} to {in_batch}; check "

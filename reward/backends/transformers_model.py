@@ -9,7 +9,14 @@ from typing import Any
 import torch
 
 from reward.backends import linear_kernel
-from reward.backends.checkpoint import choose_devices, choose_dtype, describe, load_classifier, padding_token
+from reward.backends.checkpoint import (
+    check_positions,
+    choose_devices,
+    choose_dtype,
+    describe,
+    load_classifier,
+    padding_token,
+)
 from reward.backends.cpu_threads import ThreadShare
 from reward.backends.interface import Tokens
 from reward.backends.linear_kernel import round_rows
@@ -33,11 +40,12 @@ class TransformersModel:
         tuning: what was decided at the start and why, for ``GET /info``.
     """
 
-    def __init__(self, options: ModelOptions, pad_id: int) -> None:
+    def __init__(self, options: ModelOptions, pad_id: int, max_length: int) -> None:
         """Load the model.
 
         Args:
             pad_id: the tokenizer's padding token, for a model whose configuration has none.
+            max_length: tokens of the longest pair that will come.
 
         Raises:
             ModelDirError: the files do not make a usable model, or not on this machine.
@@ -48,6 +56,7 @@ class TransformersModel:
         self.dtype = str(dtype).removeprefix("torch.")
         self._torch_dtype = dtype
         self._models = [load_classifier(options, device, dtype) for device in devices]
+        check_positions(self._models[0].config, max_length)
         for model in self._models:
             self._pad_id = padding_token(model, pad_id)
         self._takes_types = "token_type_ids" in inspect.signature(self._models[0].forward).parameters
@@ -102,11 +111,14 @@ class TransformersModel:
         """Logits of the pairs, one forward pass each."""
         return [self.forward([pair], 0)[0] for pair in pairs]
 
-    def pack(self, pairs: Sequence[Tokens], *, on_gpu_without_varlen: bool = False) -> None:
+    def pack(
+        self, pairs: Sequence[Tokens], alone: Sequence[float], *, on_gpu_without_varlen: bool = False
+    ) -> None:
         """Compute rows without padding from now on.
 
         Args:
             pairs: real ones to compare the scores of, one of them longer than a sliding window if there is any.
+            alone: what they score one by one, padded.
             on_gpu_without_varlen: pack on a GPU also without flash attention, with a call for each pair.
 
         Raises:
@@ -117,7 +129,6 @@ class TransformersModel:
             varlen = varlen_attention(self.dtype)
             if varlen is None and not on_gpu_without_varlen:
                 raise CannotPackError(f"no flash_attn for {self.dtype} on this GPU")
-        alone = self.alone(pairs)
         packed: list[PackedModel] = []
         try:
             for model in self._models:
@@ -130,16 +141,15 @@ class TransformersModel:
         self._packed = packed
         self.packs = True
 
-    def reorder(self, pairs: Sequence[Tokens]) -> str:
+    def reorder(self, pairs: Sequence[Tokens], alone: Sequence[float]) -> str:
         """Use :mod:`reward.backends.linear_kernel` for the layers where it is quicker; returns what was found.
 
-        The layers stay as they are where the scores of ``pairs`` would change.
+        The layers stay as they are where ``pairs`` would not score as they do ``alone``, before.
         """
         dtype = self._torch_dtype
         if self.device != "cpu" or not linear_kernel.available(dtype):
             return "torch (the reordered one is for float32 and bfloat16 on the CPU)"
         (model,) = self._models
-        before = self.alone(pairs)
         with self._share.hold():
             try:
                 trials = linear_kernel.measure(model, dtype)
@@ -159,8 +169,8 @@ class TransformersModel:
             after = [float("nan")]
             reason = f"{type(error).__name__}: {error}"
         else:
-            reason = f"scores {after} instead of {before}"
-        if all(abs(new - old) <= tolerance * max(1.0, abs(old)) for new, old in zip(after, before, strict=False)):
+            reason = f"scores {after} instead of {alone}"
+        if all(abs(new - old) <= tolerance * max(1.0, abs(old)) for new, old in zip(after, alone, strict=False)):
             self._rounds = True
             return f"oneDNN, weights reordered, in {exchanged} layers, {plain / quickest:.2f} times as quick"
         linear_kernel.restore(model)
