@@ -4,8 +4,8 @@
 
 A real small model (all-MiniLM-L6-v2 with a one-label head, float32) and GSM8K's solutions, at 1, 8 and 64
 connections. The systems are measured in turn, in rounds, each standing still while another one is measured; the
-limit of sorted batches without HTTP is part of each round. Then the server's memory over 100,000 requests with a tiny
-model, and the client's own cost. Exits with 1 when a target is missed. About 14 minutes.
+limit of sorted batches without HTTP is part of each round. Then the server's memory over 100,000 requests with a
+tiny model, and the client's own cost. Exits with 1 when a target is missed. About 14 minutes.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _memory(args: argparse.Namespace, cores: list[int], logs: Path) -> tuple[Mem
     flat = curve.growth_mib <= LIMIT_MIB and set(curve.statuses) == {200}
     line = (
         f"{'reached' if flat else 'MISSED '}  memory over {args.memory_requests} requests: "
-        f"{curve.rss_mib[0]:.0f} MiB at the start, {curve.rss_mib[-1]:.0f} at the end, {curve.growth_mib:+.1f} since "
-        f"it settled, at most {LIMIT_MIB:g}; statuses {curve.statuses}"
+        f"{curve.rss_mib[0]:.0f} MiB at the start, {curve.rss_mib[-1]:.0f} at the end, {curve.growth_mib:+.1f} "
+        f"since it settled, at most {LIMIT_MIB:g}; statuses {curve.statuses}"
     )
     return curve, line, flat
 
