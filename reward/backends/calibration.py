@@ -139,8 +139,8 @@ def calibrate(
             left = started + seconds - time.monotonic()
             if setting.batch_tokens >= bound or expected > min(left, 4 * slice_s if rates else left / 2):
                 continue
-            # A small model is measured in a moment: some batches tell as much as many.
-            wanted = min(slice_s, max(_LEAST_SECONDS, 4 * expected))
+            # A small model is measured in a moment: the rounds tell more than many batches in one.
+            wanted = min(slice_s, max(_LEAST_SECONDS, expected))
             batches = batches_of(pairs, setting.batch_tokens, model.packs)
             try:
                 measured = _tokens_per_s(model, batches, setting.lanes, wanted, threads)
