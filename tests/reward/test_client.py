@@ -10,8 +10,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
-from email.utils import format_datetime
 from pathlib import Path
 
 import numpy as np
@@ -139,13 +137,6 @@ def test_outage_error_survives_pickle() -> None:
     error = RewardOutageError("message", url="u", cause="c", attempts=3)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.url, copy.cause, copy.attempts) == ("message", "u", "c", 3)
-
-
-def test_retry_after_in_seconds_and_as_a_date() -> None:
-    date = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=3), usegmt=True)
-    for value, least in (("1", 1.0), (date, 1.0), ("soon", 0.0)):
-        with stub_server(reply(429, None, Retry_After=value), scored(1.0)) as stub:
-            assert compute_score("d", "r", "g", server_url=stub.url)["latency_s"] >= least
 
 
 def test_256_threads_on_the_real_server(server: RunningServer) -> None:
