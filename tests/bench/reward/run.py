@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -72,6 +73,9 @@ def _memory(args: argparse.Namespace, cores: list[int], logs: Path) -> tuple[Mem
 def main() -> int:
     """Measure, print, and tell by the exit code whether all targets were reached."""
     args = _parser().parse_args()
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # the systems end too, even if paused
     parts = args.parts.split(",")
     unknown = set(args.systems.split(",")) - set(SYSTEMS) | (set(parts) - {"speed", "memory", "client"})
     if unknown:

@@ -28,6 +28,7 @@ TARGETS = (
     Target("seed-like", 1, 1.0),
 )
 OURS = "ours"
+_COLOURS = {OURS: "C0", "vllm": "C1", "seed-like": "C7", "infinity": "C2"}
 
 
 def quantile(values: Sequence[float], part: float) -> float:
@@ -72,9 +73,8 @@ def table(results: Results) -> str:
     """All cells, by connections."""
     lines = []
     for connections in CONNECTIONS:
-        lines.append(
-            f"\n{connections} connections   pairs/s           rounds     median         p99   other CPU use, most"
-        )
+        name = f"{connections} connections"
+        lines.append(f"\n{name:16} pairs/s            rounds      median          p99   other CPU, most")
         lines += [
             _row(name, cells[connections])
             for name, cells in sorted(
@@ -110,29 +110,30 @@ def draw(results: Results, file: Path, title: str) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = [name for name in results if name != LIMIT]
+    names = sorted((name for name in results if name != LIMIT), key=list(_COLOURS).index)
+    numbers = sorted(CONNECTIONS)
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8), layout="constrained")
     width = 0.8 / len(names)
     for place, name in enumerate(names):
-        cells = [results[name][connections] for connections in CONNECTIONS]
+        cells, colour = [results[name][connections] for connections in numbers], _COLOURS[name]
         middle = [statistics.median(cell.rates) for cell in cells]
         spread = [
             [value - min(cell.rates) for value, cell in zip(middle, cells, strict=True)],
             [max(cell.rates) - value for value, cell in zip(middle, cells, strict=True)],
         ]
         at = [index + (place - (len(names) - 1) / 2) * width for index in range(len(cells))]
-        bars = left.bar(at, middle, width * 0.92, yerr=spread, label=name, color=f"C{place}", capsize=2)
+        bars = left.bar(at, middle, width * 0.92, yerr=spread, label=name, color=colour, capsize=2)
         left.bar_label(bars, fmt="%.0f", fontsize=8)
         halves = [1e3 * quantile(cell.latencies, 0.5) for cell in cells]
         ends = [1e3 * quantile(cell.latencies, 0.99) for cell in cells]
-        right.vlines(at, halves, ends, color=f"C{place}", linewidth=2)
-        right.plot(at, halves, "o", color=f"C{place}", label=name)
-        right.plot(at, ends, "_", color=f"C{place}", markersize=10)
+        right.vlines(at, halves, ends, color=colour, linewidth=2)
+        right.plot(at, halves, "o", color=colour, label=name)
+        right.plot(at, ends, "_", color=colour, markersize=10)
     if LIMIT in results:
         limit = statistics.median(results[LIMIT][0].rates)
         left.axhline(limit, color="black", linestyle="--", linewidth=1, label=f"{LIMIT} {limit:.0f}")
     for axis in (left, right):
-        axis.set_xticks(range(len(CONNECTIONS)), [f"{connections} connections" for connections in CONNECTIONS])
+        axis.set_xticks(range(len(numbers)), [f"{n} connection{'s' * (n > 1)}" for n in numbers])
         axis.legend(fontsize=8)
     left.set_ylabel("pairs/s (median of rounds, their spread)")
     right.set_yscale("log")
