@@ -82,11 +82,10 @@ def serve(options: ServerOptions, sock: socket.socket) -> int:
     server = uvicorn.Server(config)
     host, port = sock.getsockname()[:2]
     log.info("listening on http://%s:%d, loading %s", host, port, options.model.model)
-    # uvicorn raises the signal again after its graceful shutdown; this handler makes that the normal end.
-    stopped: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        stopped.append(number)
+        # Before uvicorn has its own handlers; and after its graceful shutdown, when it raises the signal again.
+        server.should_exit = True
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)

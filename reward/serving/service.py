@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from reward.backends.interface import Backend
-from reward.errors import NotReadyError, ScoringError, TooManyPairsError
+from reward.errors import ModelDirError, NotReadyError, ScoringError, TooManyPairsError
 from reward.serving.batcher import Batcher
 from reward.serving.calls import PairFailedError, Result
 from reward.serving.metrics import Metrics
@@ -158,6 +158,8 @@ class Service:
             self.loading = False
 
     def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, ModelDirError):  # which says all that there is to say
+            log.error("a fault of this program", exc_info=error)
         self.failure = error
         self._tell(error)
 
