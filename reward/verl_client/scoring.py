@@ -114,8 +114,8 @@ def compute_score_batch(
 ) -> list[dict[str, float]]:
     """As :func:`compute_score` for a batch, ``max_in_flight`` at a time: for 0.6.1's reward manager ``batch``.
 
-    Its managers naive and dapo ask for one response after the other (verl/workers/reward_manager/, 0.6.1), so
-    that the server never sees two at once.
+    Where 0.6.1's driver computes rewards (rollout.mode=sync), naive and dapo ask for one response after the other
+    (verl/workers/reward_manager/), so that the server never sees two at once. Agent loops have no ``batch``.
 
     Raises:
         RewardError: of the first response that has no score; those not yet sent are not sent. Also where the
