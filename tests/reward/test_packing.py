@@ -77,8 +77,8 @@ def test_any_pairs_in_any_order(members: list[int], fill: int) -> None:
 
 
 def test_attention_across_pairs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model(FAMILIES["bert"])
-    pairs = pairs_of("bert")
+    model = tiny_model(FAMILIES["qwen3"])
+    pairs = pairs_of("qwen3")
     expected = alone(model, pairs)
     packed = PackedModel(model, 0)
     monkeypatch.setattr(Segments, "bounds", lambda self: [(0, self.starts[-1])])

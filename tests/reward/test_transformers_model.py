@@ -54,14 +54,14 @@ def expected(model_dir: Path) -> list[float]:
 
 @pytest.fixture(scope="module")
 def wide_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tokenizer of ``model_dir`` with a BERT whose layers are wide enough for oneDNN to be tried."""
-    from transformers import BertConfig, BertForSequenceClassification
+    """The tokenizer of ``model_dir`` with a model whose layers are wide enough for oneDNN to be tried."""
+    from transformers import LlamaConfig, LlamaForSequenceClassification
 
     path = tmp_path_factory.mktemp("wide")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(model_dir / name, path)
     torch.manual_seed(1)
-    config = BertConfig(
+    config = LlamaConfig(
         vocab_size=600,
         hidden_size=64,
         intermediate_size=128,
@@ -72,7 +72,7 @@ def wide_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         initializer_range=0.2,
         pad_token_id=0,
     )
-    BertForSequenceClassification(config).save_pretrained(path)
+    LlamaForSequenceClassification(config).save_pretrained(path)
     return path
 
 
@@ -161,7 +161,7 @@ def test_reordered_layers_are_used_where_quicker_and_given_up_where_scores_chang
     plain = TransformersModel(ModelOptions(wide_dir, device="cpu"), tokenizer.pad_id, tokenizer.max_length)
     before = plain.alone(pairs)
     monkeypatch.setattr(linear_kernel.Trial, "better", lambda self, dtype: True)  # whatever the clock says
-    assert plain.reorder(pairs, before).startswith("oneDNN, weights reordered, in 13 layers")
+    assert plain.reorder(pairs, before).startswith("oneDNN, weights reordered, in 14 layers")
     assert plain.alone(pairs) == pytest.approx(before, abs=1e-4)
 
     wrong = TransformersModel(ModelOptions(wide_dir, device="cpu"), tokenizer.pad_id, tokenizer.max_length)
@@ -289,7 +289,7 @@ def test_positions_that_depend_on_the_batch_are_refused(kind: str) -> None:
         config = Phi3Config(
             max_position_embeddings=128,
             original_max_position_embeddings=64,
-            rope_scaling={"rope_type": "longrope", **factors},
+            rope_scaling={"rope_type": "longrope", "type": "longrope", **factors},
             **sizes,
         )
     check_positions(config, 64)
