@@ -17,7 +17,7 @@ CONNECT_TIMEOUT_S = 10.0
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.2, 10.0
 _SHORTEST_TIMEOUT_S = 0.1
 # Clients that were all told "5 seconds" must not come back in the same instant.
-_RETRY_AFTER_SPREAD = 1.25
+_RETRY_AFTER_SPREAD = 0.25
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,14 @@ class Retries:
     def failed(self, failure: Failure, now: float) -> float:
         """The seconds to sleep before the next attempt: exponential, spread, not sooner than the server said.
 
+        Towards the end it is half of what is left, so that a server which comes back late is still found.
+
         Raises:
             RewardOutageError: there is no time left for another one; names the URL, the cause and the attempts.
         """
-        backoff = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(self.attempts - 1, 10))
+        left = self._end - now
         asked = failure.retry_after
-        delay = max(
-            backoff * self._uniform(0.5, 1.5),
-            min(asked * self._uniform(1.0, _RETRY_AFTER_SPREAD), asked + _LONGEST_BACKOFF_S),
-        )
-        if now + delay >= self._end:
+        if left <= max(asked, _FIRST_BACKOFF_S):
             raise RewardOutageError(
                 f"reward server {self._url} gave no score within {self._deadline:g} s "
                 f"({self.attempts} attempts); last cause: {failure.cause}",
@@ -75,7 +73,9 @@ class Retries:
                 failure.cause,
                 self.attempts,
             )
-        return delay
+        backoff = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(self.attempts - 1, 10))
+        spread = min(asked * self._uniform(0.0, _RETRY_AFTER_SPREAD), _LONGEST_BACKOFF_S, (left - asked) / 2)
+        return max(min(backoff * self._uniform(0.5, 1.5), left / 2), asked + spread)
 
 
 def retry_after_seconds(text: str, now_epoch: float) -> float:

@@ -6,13 +6,17 @@ import errno
 import fcntl
 import json
 import os
+import random
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+_LONGEST_TURN_S = 2.0
 
 _logs: dict[tuple[int, str, int], RewardLog] = {}
 _marked: set[Path] = set()
@@ -80,6 +84,7 @@ class RewardLog:
         self._lock = threading.Lock()
         self._fd, self._locked = -1, False
         self._reported = False
+        self._patience = _LONGEST_TURN_S
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; its values are JSON values, its floats finite."""
@@ -131,7 +136,9 @@ class RewardLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if self._shared:
-            self._locked = _lock(self._fd)
+            self._locked = _lock(self._fd, self._patience)
+            # Not again for each line, if it was in vain.
+            self._patience = _LONGEST_TURN_S if self._locked else 0.0
 
     def _close(self) -> None:
         os.close(self._fd)
@@ -144,12 +151,21 @@ class RewardLog:
             return False
 
 
-def _lock(fd: int) -> bool:
-    """Whether the turn could be taken: a file system without locks (Lustre mounted without flock) has none."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
-            return False
-        raise
-    return True
+def _lock(fd: int, patience: float) -> bool:
+    """Whether the turn was taken: not within ``patience`` seconds from a process that holds it and has stopped, nor
+    where the file system has no locks (Lustre mounted without flock). No log is worth a training that waits.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(random.uniform(0.0005, 0.005))
+        except OSError as error:
+            if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+                return False
+            raise
+        else:
+            return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
 import inspect
 import json
@@ -337,6 +338,32 @@ def test_cancelled_call_is_in_the_log_and_frees_its_slot(tmp_path: Path) -> None
         assert asyncio.run(given_up())["score"] == 5.0
     (file,) = tmp_path.glob("*.jsonl")
     assert [json.loads(line)["status"] for line in file.read_text().splitlines()] == ["cancelled", "ok"]
+
+
+def test_log_that_hangs_does_not_stop_the_loop(tmp_path: Path) -> None:
+    """Another process has the turn in a shared log: the call waits for it, the others go on."""
+    path = tmp_path / "all.jsonl"
+    path.touch()
+
+    async def beside(url: str) -> list[str]:
+        ended = []
+
+        async def call(name: str, **keywords: object) -> None:
+            await compute_score_async("d", "r", "g", server_url=url, **keywords)
+            ended.append(name)
+
+        with path.open() as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            logged = asyncio.create_task(call("logged", log_path=str(path)))
+            for _ in range(10):
+                await call("not logged")
+            fcntl.flock(other, fcntl.LOCK_UN)
+            await logged
+        return ended
+
+    with stub_server(scored(1.0)) as stub:
+        assert asyncio.run(beside(stub.url)) == ["not logged"] * 10 + ["logged"]
+    assert len(path.read_text().splitlines()) == 1
 
 
 def test_scores_of_the_real_server(server: RunningServer) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
+from functools import partial
 from random import Random
 
 import pytest
@@ -25,15 +27,31 @@ def test_every_delay_is_kept_within_the_deadline(
     retries = Retries("http://h:1", timeout, deadline, now, random.uniform)
     for seconds in asked:
         assert 0 < retries.begin(now) <= max(0.1, min(timeout, 1000 + deadline - now))
+        left = 1000 + deadline - now
         try:
             delay = retries.failed(Failure("busy", seconds), now)
         except RewardOutageError:
-            # It would have been too late: even the least spread of the backoff or the server's own word is.
-            assert now + max(15, seconds * 1.25) >= 1000 + deadline
+            assert left <= max(0.2, seconds) + 1e-6
             return
+        assert min(0.1, left / 2) - 1e-6 <= delay
         assert seconds <= delay <= max(15, seconds * 1.25)
         now += delay
         assert now < 1000 + deadline
+
+
+def test_a_server_that_comes_back_late_is_still_found() -> None:
+    """No backoff of ten seconds ends a call that has eight left."""
+    retries, now = Retries("http://h:1", 60, 120, 0), 0.0
+    with contextlib.suppress(RewardOutageError):
+        while now < 1000:
+            retries.begin(now)
+            now += retries.failed(Failure("x"), now)
+    assert 119.7 < now < 120
+    assert retries.attempts < 50
+
+
+def _at(value: float, low: float, high: float) -> float:
+    return value
 
 
 def test_backoff_doubles_up_to_ten_seconds_and_is_spread() -> None:
@@ -41,7 +59,7 @@ def test_backoff_doubles_up_to_ten_seconds_and_is_spread() -> None:
         (0.5, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]),
         (1.5, [0.3, 0.6, 1.2, 2.4, 4.8, 9.6, 15, 15]),
     ):
-        retries = Retries("http://h:1", 60, 1e6, 0, lambda low, high, at=spread: at)
+        retries = Retries("http://h:1", 60, 1e6, 0, partial(_at, spread))
         seen = []
         for _ in expected:
             retries.begin(0)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import multiprocessing
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -127,3 +129,19 @@ def test_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         log.write({"n": n})
     assert numbers(log.path)[-1] == 19
     assert log.path.with_suffix(".1.jsonl").exists()
+
+
+def test_process_that_stopped_with_the_turn_holds_no_one_up_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reward.verl_client.reward_log._LONGEST_TURN_S", 0.3)
+    path = tmp_path / "all.jsonl"
+    log = reward_log(str(path), 10_000)
+    log.write({"n": 0})
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        started = time.monotonic()
+        for n in range(1, 100):
+            log.write({"n": n})
+        assert 0.3 <= time.monotonic() - started < 3
+    assert numbers(path) == list(range(100))
