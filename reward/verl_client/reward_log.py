@@ -152,8 +152,10 @@ class RewardLog:
 
 
 def _lock(fd: int, patience: float) -> bool:
-    """Whether the turn was taken: not within ``patience`` seconds from a process that holds it and has stopped, nor
-    where the file system has no locks (Lustre mounted without flock). No log is worth a training that waits.
+    """Whether the turn was taken.
+
+    Not where a process holds it for more than ``patience`` seconds (it has stopped), nor where the file system has
+    no locks (Lustre mounted without flock): no log is worth a training that waits.
     """
     end = time.monotonic() + patience
     while True:
