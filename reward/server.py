@@ -69,9 +69,13 @@ def serve(options: ServerOptions, sock: socket.socket) -> int:
         server.should_exit = True
 
     service = Service(options, lambda: load(options), failed)
+
+    def count(reason: str) -> None:
+        service.metrics.errors.labels(reason=reason).inc()
+
     config = uvicorn.Config(
         create_app(service),
-        http=guarded_protocol(uvicorn_protocol(), options.read_timeout, 2 * options.max_bytes),
+        http=guarded_protocol(uvicorn_protocol(), options.read_timeout, 2 * options.max_bytes, count),
         ws="none",
         log_level="info",
         access_log=False,

@@ -7,7 +7,7 @@ never comes, or comes a byte a minute; with httptools there is no bound to the s
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-log = logging.getLogger("reward.serving.slow_clients")
-
 MOST_HEAD_BYTES = 64 * 1024
 
 
 class _Guard(_Base):  # type: ignore[misc,unused-ignore]
     """Mixed into a protocol of uvicorn. Bodies are the gate's; here they count only after an early answer."""
 
+    count: Callable[[str], None]
     read_timeout: float
     most_unread_bytes: int
     """Of a body that was answered before it had come: thrown away, so that the client can read the answer."""
@@ -54,8 +53,7 @@ class _Guard(_Base):  # type: ignore[misc,unused-ignore]
         self._unread += len(data)
         most = self.most_unread_bytes if cycle is not None and cycle.more_body else MOST_HEAD_BYTES
         if self._unread > most:
-            log.warning("closed a connection after %d bytes without the head of a request", self._unread)
-            self.transport.close()
+            self._give_up("large_head")
 
     def _start(self) -> None:
         self._deadline = self.loop.call_later(self.read_timeout, self._too_slow)
@@ -68,7 +66,11 @@ class _Guard(_Base):  # type: ignore[misc,unused-ignore]
 
     def _too_slow(self) -> None:
         self._deadline = None
-        log.warning("closed a connection that sent no whole head of a request in %g s", self.read_timeout)
+        self._give_up("slow_head")
+
+    def _give_up(self, reason: str) -> None:
+        # Counted and not logged: whoever opens such connections opens many.
+        type(self).count(reason)
         self.transport.close()
 
 
@@ -84,8 +86,17 @@ def uvicorn_protocol() -> type[asyncio.Protocol]:
 
 
 def guarded_protocol(
-    protocol: type[asyncio.Protocol], read_timeout: float, most_unread_bytes: int
+    protocol: type[asyncio.Protocol], read_timeout: float, most_unread_bytes: int, count: Callable[[str], None]
 ) -> type[asyncio.Protocol]:
-    """The protocol with the guard."""
-    limits = {"read_timeout": read_timeout, "most_unread_bytes": most_unread_bytes}
+    """The protocol with the guard.
+
+    Args:
+        read_timeout: seconds for the head of a request.
+        count: gets a reason for each connection that was closed: ``slow_head`` or ``large_head``.
+    """
+    limits = {
+        "read_timeout": read_timeout,
+        "most_unread_bytes": most_unread_bytes,
+        "count": staticmethod(count),
+    }
     return type("GuardedProtocol", (_Guard, protocol), limits)

@@ -148,9 +148,10 @@ def test_slow_clients(guarded: RunningServer) -> None:
     async def main() -> None:
         slow = asyncio.gather(nothing(), drop_by_drop(), half_a_second_head(), huge_head(), half_a_body())
         while not slow.done():
+            assert time.monotonic() - started < 30
             async with connection(guarded) as (reader, writer):
                 writer.write(request(PAIR, **AUTHORIZED))
-                assert (await asyncio.wait_for(read_answer(reader), 2)).status == 200
+                assert (await asyncio.wait_for(read_answer(reader), 10)).status == 200
             await asyncio.sleep(0.2)
         ends = await slow
         assert ends[:4] == [b"", b"", b"", b""] or ends[3].startswith(b"HTTP/1.1 400")
@@ -158,7 +159,10 @@ def test_slow_clients(guarded: RunningServer) -> None:
 
     started = time.monotonic()
     asyncio.run(main())
-    assert 1.5 < time.monotonic() - started < 8
+    assert time.monotonic() - started > 1.5
+    errors = labelled(guarded, "reward_errors_total")
+    assert errors['reason="slow_head"'] >= 3
+    assert errors['reason="slow_body"'] >= 1
 
 
 def test_an_answer_before_the_body_has_come_can_be_read(guarded: RunningServer) -> None:

@@ -31,15 +31,16 @@ async def app(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-def serve(protocol: str, client: Client) -> None:
-    """Run the client against the guarded protocol."""
+def serve(protocol: str, client: Client) -> list[str]:
+    """Run the client against the guarded protocol; why it closed connections."""
+    reasons: list[str] = []
     module, name = protocol.split(".")
     base = getattr(importlib.import_module(f"uvicorn.protocols.http.{module}"), name)
 
     async def main() -> None:
         config = uvicorn.Config(
             app,
-            http=guarded_protocol(base, TIMEOUT, 1_000_000),
+            http=guarded_protocol(base, TIMEOUT, 1_000_000, reasons.append),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -60,6 +61,7 @@ def serve(protocol: str, client: Client) -> None:
             await running
 
     asyncio.run(main())
+    return reasons
 
 
 async def answer(reader: asyncio.StreamReader) -> bytes:
@@ -80,9 +82,9 @@ def test_no_head_in_time(protocol: str, sent: bytes) -> None:
         started = asyncio.get_running_loop().time()
         writer.write(sent)
         assert await reader.read(-1) == b""
-        assert TIMEOUT * 0.9 < asyncio.get_running_loop().time() - started < 10 * TIMEOUT
+        assert asyncio.get_running_loop().time() - started > TIMEOUT * 0.9
 
-    serve(protocol, client)
+    assert serve(protocol, client) == ["slow_head"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -135,6 +137,7 @@ def test_a_head_without_end(protocol: str) -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + b"3\r\nX: " + b"x" * (2 * MOST_HEAD_BYTES))
         got = await closed(reader)
-        assert got == b"" or got.startswith(b"HTTP/1.1 400")
+        assert not got or got.startswith(b"HTTP/1.1 400")
 
-    serve(protocol, client)
+    # h11 has a bound of its own, and answers 400.
+    assert serve(protocol, client) == (["large_head"] if protocol == PROTOCOLS[0] else [])
