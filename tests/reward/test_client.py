@@ -114,6 +114,11 @@ def test_limits_from_keywords_and_environment(monkeypatch: pytest.MonkeyPatch) -
         ({"server_url": "http://h", "on_outage": "wait:soon"}, "wait:SECONDS"),
         ({"server_url": "http://h", "on_outage": "wait:-1"}, "wait:SECONDS"),
         ({"server_url": "http://h", "deadline": 0}, "REWARD_DEADLINE.*above 0"),
+        (
+            {"server_url": "http://h", "max_in_flight": 1.5},
+            "REWARD_MAX_IN_FLIGHT .* is 1.5; expected a whole number",
+        ),
+        ({"server_url": "http://h", "log_max_chars": -1}, "REWARD_LOG_MAX_CHARS .* is -1; .* from 0 on"),
         ({"server_url": "http://h", "server_token_file": "/nowhere"}, "REWARD_SERVER_TOKEN_FILE /nowhere"),
     ],
 )
@@ -216,6 +221,19 @@ def test_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What the launcher watches for names the first failure of the process.
     (mark,) = (tmp_path / "log").glob("failure-*.json")
     assert "HTTP 422" in json.loads(mark.read_text())["error"]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [("0", 0), ("7", 7)])
+def test_texts_in_the_log_are_bounded(tmp_path: Path, limit: str, kept: int) -> None:
+    with stub_server(scored(1.0)) as stub:
+        for response in ("secret response", "<think>secret response"):
+            compute_score(
+                "d", response, "secret prompt", server_url=stub.url, log_path=str(tmp_path), log_max_chars=limit
+            )
+    (file,) = tmp_path.glob("*.jsonl")
+    scored_line, penalty = (json.loads(line) for line in file.read_text().splitlines())
+    assert (scored_line["prompt"], scored_line["response"]) == ("secret prompt"[:kept], "secret response"[:kept])
+    assert (penalty["response_snippet"], penalty["response_len"]) == ("<think>secret response"[:kept], 22)
 
 
 def test_wrong_settings_leave_the_failure_mark_too(tmp_path: Path) -> None:
