@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,7 @@ class RewardLog:
                 with self._turn():
                     self._append(line)
             except OSError as error:
+                self._close()  # the next line may find the file system well again
                 if not self._reported:
                     self._reported = True
                     print(f"reward log {self.path} cannot be written: {error}", file=sys.stderr)
@@ -141,8 +142,10 @@ class RewardLog:
             self._patience = _LONGEST_TURN_S if self._locked else 0.0
 
     def _close(self) -> None:
-        os.close(self._fd)
-        self._fd, self._locked = -1, False
+        fd, self._fd, self._locked = self._fd, -1, False
+        if fd >= 0:
+            with suppress(OSError):  # ESTALE: what was written is written
+                os.close(fd)
 
     def _is_current(self) -> bool:
         try:

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -145,3 +146,17 @@ def test_process_that_stopped_with_the_turn_holds_no_one_up_for_long(
             log.write({"n": n})
         assert 0.3 <= time.monotonic() - started < 3
     assert numbers(path) == list(range(100))
+
+
+@pytest.mark.parametrize("name", ["", "all.jsonl"])
+def test_log_goes_on_after_a_file_handle_went_stale(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As ESTALE of a shared file system: the handle is closed behind the log's back."""
+    log = reward_log(str(tmp_path / name), 1000)
+    log.write({"n": 1})
+    os.close(log._fd)
+    log.write({"n": 2})
+    log.write({"n": 3})
+    assert numbers(log.path) == [1, 3]
+    assert capsys.readouterr().err.count("cannot be written") == 1
