@@ -6,7 +6,6 @@ A lane that is idle takes what waits at once: to wait for more would cost latenc
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import threading
 import time
@@ -20,8 +19,6 @@ from reward.serving.fair_queue import FairQueue
 from reward.serving.lanes import score_batch
 from reward.serving.metrics import Metrics
 from reward.serving.tokenizing import PairEncoder, Tokenizing
-
-log = logging.getLogger("reward.serving.batcher")
 
 _LONGEST_RETRY_AFTER_S = 60.0
 

@@ -216,9 +216,13 @@ def test_sigterm_while_loading(model_dir: Path, tmp_path: Path) -> None:
 
 def test_killed_in_a_batch(slow_model_dir: Path, tmp_path: Path) -> None:
     with (
-        running_server(slow_model_dir, tmp_path / "log", "--calibrate-seconds", "0") as server,
+        running_server(
+            slow_model_dir, tmp_path / "log", "--calibrate-seconds", "0", "--truncate", "error"
+        ) as server,
         ThreadPoolExecutor(2) as pool,
     ):
+        refused = requests.post(f"{server.url}/score", json={"prompt": "p", "response": "1 " * 9000}, timeout=30)
+        assert (refused.status_code, refused.json()["reason"]) == (422, "too_long")
         future = in_flight(server, pool)
         server.process.send_signal(signal.SIGSTOP)  # so that the call is on its way and not answered
         waiting = pool.submit(compute_score, "d", "r", "p", server_url=server.url, deadline=2)
