@@ -128,14 +128,14 @@ def calibrate(
     started = time.monotonic()
     settings = [Setting(count, budget) for count in lanes for budget in budgets]
     rates: dict[Setting, float] = {}
-    bound = math.inf
+    bound, longest = math.inf, max(map(len, pairs))
     slice_s = seconds / (len(settings) * _ROUNDS)
     rate = _first_rate(model, pairs, slice_s)
     with ThreadPoolExecutor(max(lanes), thread_name_prefix="calibrate") as threads:
         for turn, setting in itertools.product(range(_ROUNDS), settings):
             if turn and rates.get(setting, math.inf) < _FAR_BEHIND * max(rates.values(), default=0.0):
                 continue
-            expected = setting.lanes * setting.batch_tokens / rate
+            expected = setting.lanes * max(setting.batch_tokens, longest) / rate
             left = started + seconds - time.monotonic()
             if setting.batch_tokens >= bound or expected > min(left, 4 * slice_s if rates else left / 2):
                 continue
@@ -148,6 +148,8 @@ def calibrate(
                 if not out_of_memory(error):
                     raise
                 bound = setting.batch_tokens
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
                 log.info("%d lanes of %d tokens need more memory than there is", setting.lanes, bound)
                 rates = {known: value for known, value in rates.items() if known.batch_tokens < bound}
                 continue

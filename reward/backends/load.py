@@ -72,8 +72,8 @@ def _pack(model: TransformersModel, options: ModelOptions, pairs: list[Tokens], 
     """
     from reward.backends.packing import CannotPackError
 
-    if options.packing == "off":
-        model.tuning["packing"] = "off"
+    if options.packing == "off" or (options.packing == "auto" and options.attention == "eager"):
+        model.tuning["packing"] = f"off (--packing {options.packing}, --attention {options.attention})"
         return
     try:
         model.pack(pairs, alone, on_gpu_without_varlen=options.packing == "on")
@@ -101,7 +101,9 @@ def _calibrate(model: TransformersModel, options: ModelOptions, pairs: list[Toke
         budgets = list(calibration.CPU_BUDGETS if on_cpu else calibration.CUDA_BUDGETS)
     if options.calibrate_s <= 0 or (len(lanes) == 1 and len(budgets) == 1):
         return
-    mixed = calibration.mixed_pairs(max(pairs, key=len), max_length)
+    # Longer pairs than these are batches of their own, whatever the budget.
+    longest = (calibration.CPU_BUDGETS if on_cpu else calibration.CUDA_BUDGETS)[-1] // 4
+    mixed = calibration.mixed_pairs(max(pairs, key=len), min(max_length, longest))
     found = calibration.calibrate(model, mixed, lanes, budgets, options.calibrate_s)
     if found is None:
         log.warning(

@@ -195,6 +195,15 @@ def test_given_limits_are_taken_as_they_are(model_dir: Path) -> None:
     assert load(model_dir, calibrate_s=0.2, batch_tokens=777, threads=2).batch_tokens == 777
 
 
+def test_attention_that_was_asked_for_is_not_replaced(model_dir: Path, expected: list[float]) -> None:
+    model = load(model_dir, attention="eager")
+    assert not model.packs
+    assert model.info()["attention"] == "eager"
+    assert "--attention eager" in model.info()["packing"]
+    pairs = [PairTokenizer(model_dir).encode(*texts) for texts in TEXTS]
+    assert model.forward(pairs, 0) == pytest.approx(expected, abs=1e-4)
+
+
 def test_narrow_dtypes(model_dir: Path, expected: list[float]) -> None:
     model = load(model_dir, dtype="bfloat16")
     pairs = [PairTokenizer(model_dir).encode(*texts) for texts in TEXTS]
@@ -289,7 +298,7 @@ def test_positions_that_depend_on_the_batch_are_refused(kind: str) -> None:
         config = Phi3Config(
             max_position_embeddings=128,
             original_max_position_embeddings=64,
-            rope_scaling={"rope_type": "longrope", "type": "longrope", **factors},
+            rope_scaling={"type": "longrope", **factors},
             **sizes,
         )
     check_positions(config, 64)
