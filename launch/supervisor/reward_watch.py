@@ -2,9 +2,9 @@
 
     python3 launch/supervisor/reward_watch.py URL SECONDS
 
-It asks GET /health, which reward/app.py answers on its event loop while the model scores in a thread: a server
-under load answers, perhaps late; one that is stopped, or whose event loop is stuck, still accepts connections and
-says nothing. Exit codes: 1 no answer for SECONDS, 2 usage.
+It asks GET /health, which reward/serving/app.py answers on its event loop while the model scores in a thread: a
+server under load answers, perhaps late; one that is stopped, or whose event loop is stuck, still accepts
+connections and says nothing. Exit codes: 1 no answer for SECONDS, 2 usage.
 """
 
 import http.client
