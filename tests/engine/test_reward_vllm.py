@@ -23,8 +23,8 @@ from reward_servers import (  # noqa: E402
     wait_until,
 )
 
+from reward.backends.load import load_backend  # noqa: E402
 from reward.backends.options import ModelOptions  # noqa: E402
-from reward.backends.transformers_model import TransformersModel  # noqa: E402
 from reward.client import RewardOutageError, compute_score  # noqa: E402
 from reward.inputs import PairTokenizer  # noqa: E402
 
@@ -139,7 +139,7 @@ def test_scores_are_those_of_transformers(classifier: Path, server: RunningServe
     pairs = [("What is it? " * (n % 7), f"It is {n}. " * n) for n in range(1, 60)]
     pairs += [("", "alone"), ("only a prompt", ""), ("long " * 400, "longer " * 400)]
     tokenizer = PairTokenizer(classifier, max_length=MAX_LENGTH)
-    model = TransformersModel(ModelOptions(classifier, device="cpu"), tokenizer.pad_id)
+    model = load_backend(ModelOptions(classifier, device="cpu", packing="off", calibrate_s=0), tokenizer)
     tokens = [tokenizer.encode(*pair) for pair in pairs]
     expected = [model.forward([pair], 0)[0] for pair in tokens]
     items = [{"prompt": prompt, "response": response} for prompt, response in pairs]
