@@ -125,39 +125,68 @@ def calibrate(
     Raises:
         Exception: whatever else a forward pass raises.
     """
-    started = time.monotonic()
-    settings = [Setting(count, budget) for count in lanes for budget in budgets]
-    rates: dict[Setting, float] = {}
-    bound, longest = math.inf, max(map(len, pairs))
-    slice_s = seconds / (len(settings) * _ROUNDS)
-    rate = _first_rate(model, pairs, slice_s)
+    search = _Search(model, pairs, seconds, [Setting(count, budget) for count in lanes for budget in budgets])
+    before: tuple[Setting, float] | None = None
     with ThreadPoolExecutor(max(lanes), thread_name_prefix="calibrate") as threads:
-        for turn, setting in itertools.product(range(_ROUNDS), settings):
-            if turn and rates.get(setting, math.inf) < _FAR_BEHIND * max(rates.values(), default=0.0):
+        for _ in range(_ROUNDS):
+            search.run_round(threads)
+            if not search.rates:
                 continue
-            expected = setting.lanes * max(setting.batch_tokens, longest) / rate
-            left = started + seconds - time.monotonic()
-            if setting.batch_tokens >= bound or expected > min(left, 4 * slice_s if rates else left / 2):
+            now = choose(search.rates), max(search.rates.values())
+            if before is not None and now[0] == before[0] and now[1] < (1 + SLACK) * before[1]:
+                break  # another round said the same
+            before = now
+    if not search.rates:
+        return None
+    return Calibration(choose(search.rates), time.monotonic() - search.started, search.rates)
+
+
+class _Search:
+    """Rounds over the settings; ``rates`` holds the best tokens a second of each."""
+
+    def __init__(
+        self, model: Measured, pairs: Sequence[Tokens], seconds: float, settings: Sequence[Setting]
+    ) -> None:
+        self.started = time.monotonic()
+        self.rates: dict[Setting, float] = {}
+        self._model, self._pairs, self._settings = model, pairs, settings
+        self._end = self.started + seconds
+        self._slice_s = seconds / (len(settings) * _ROUNDS)
+        self._longest = max(map(len, pairs))
+        self._bound = math.inf
+        self._rate = _first_rate(model, pairs, self._slice_s)
+
+    def run_round(self, threads: ThreadPoolExecutor) -> None:
+        """Measure what may still win, fits into memory and can be expected to end in time."""
+        best = max(self.rates.values(), default=0.0)
+        for setting in self._settings:
+            if best and self.rates.get(setting, math.inf) < _FAR_BEHIND * best:
+                continue
+            expected = setting.lanes * max(setting.batch_tokens, self._longest) / self._rate
+            left = self._end - time.monotonic()
+            if setting.batch_tokens >= self._bound or expected > min(
+                left, 4 * self._slice_s if self.rates else left / 2
+            ):
                 continue
             # A small model is measured in a moment: the rounds tell more than many batches in one.
-            wanted = min(slice_s, max(_LEAST_SECONDS, expected))
-            batches = batches_of(pairs, setting.batch_tokens, model.packs)
+            wanted = min(self._slice_s, max(_LEAST_SECONDS, expected))
+            batches = batches_of(self._pairs, setting.batch_tokens, self._model.packs)
             try:
-                measured = _tokens_per_s(model, batches, setting.lanes, wanted, threads)
+                measured = _tokens_per_s(self._model, batches, setting.lanes, wanted, threads)
             except Exception as error:
                 if not out_of_memory(error):
                     raise
-                bound = setting.batch_tokens
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
-                log.info("%d lanes of %d tokens need more memory than there is", setting.lanes, bound)
-                rates = {known: value for known, value in rates.items() if known.batch_tokens < bound}
+                self._out_of_memory(setting)
                 continue
-            rates[setting] = max(measured, rates.get(setting, 0.0))
-            rate = max(rate, measured)
-    if not rates:
-        return None
-    return Calibration(choose(rates), time.monotonic() - started, rates)
+            self.rates[setting] = max(measured, self.rates.get(setting, 0.0))
+            self._rate = max(self._rate, measured)
+
+    def _out_of_memory(self, setting: Setting) -> None:
+        self._bound = setting.batch_tokens
+        log.info("%d lanes of %d tokens need more memory than there is", setting.lanes, setting.batch_tokens)
+        self.rates = {known: rate for known, rate in self.rates.items() if known.batch_tokens < self._bound}
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def _first_rate(model: Measured, pairs: Sequence[Tokens], seconds: float) -> float:

@@ -70,7 +70,7 @@ def _pack(model: TransformersModel, options: ModelOptions, pairs: list[Tokens], 
     Raises:
         ModelDirError: ``packing`` is on, and the model does not allow it.
     """
-    from reward.backends.packing import CannotPackError
+    from reward.backends.packed_attention import CannotPackError
 
     if options.packing == "off" or (options.packing == "auto" and options.attention == "eager"):
         model.tuning["packing"] = f"off (--packing {options.packing}, --attention {options.attention})"

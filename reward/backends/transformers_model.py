@@ -21,7 +21,8 @@ from reward.backends.cpu_threads import ThreadShare
 from reward.backends.interface import Tokens
 from reward.backends.linear_kernel import round_rows
 from reward.backends.options import ModelOptions
-from reward.backends.packing import CannotPackError, PackedModel, verify
+from reward.backends.packed_attention import CannotPackError
+from reward.backends.packing import PackedModel, verify
 from reward.backends.self_test import TOLERANCE
 from reward.backends.varlen import varlen_attention
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import FAMILIES, alone, random_pair, tiny_model
 
-from reward.backends import packing
+from reward.backends import packed_attention
 from reward.backends.checkpoint import padding_token
 from reward.backends.interface import Tokens
-from reward.backends.packing import CannotPackError, PackedModel, Segments, verify
+from reward.backends.packed_attention import CannotPackError, Segments
+from reward.backends.packing import PackedModel, verify
 
 PACKED = sorted(name for name, family in FAMILIES.items() if not family.refused)
 REFUSED = sorted(name for name, family in FAMILIES.items() if family.refused)
@@ -155,4 +156,4 @@ def test_attention_outside_of_a_packed_row_is_refused() -> None:
     PackedModel(model, 0)
     with pytest.raises(CannotPackError, match="other rows than the packed one"):
         model(input_ids=torch.tensor([[5, 6, 7]]))
-    assert packing._current.segments is None
+    assert packed_attention._current.segments is None
