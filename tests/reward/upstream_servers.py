@@ -3,7 +3,7 @@
 Sources: vLLM 0.32.0 (vllm/entrypoints/pooling/pooling/{protocol,serving}.py, openai/models/serving.py,
 serve/instrumentator/basic.py, serve/middleware/authenticate.py) and SGLang 0.5.23
 (sglang/srt/entrypoints/http_server.py, managers/tokenizer_manager.py, utils/auth.py). The answers have the keys of
-answers that both servers gave on a CPU.
+answers that both servers gave on a CPU; SGLang by hand, with stand-ins for the GPU kernels that it imports.
 """
 
 from __future__ import annotations

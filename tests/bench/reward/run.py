@@ -23,7 +23,7 @@ from client_overhead import client_overhead
 from memory_curve import LIMIT_MIB, MemoryCurve, memory_curve
 from memory_curve import as_json as memory_as_json
 from speed import Results, compare
-from speed_report import as_json, check_targets, draw, table
+from speed_report import as_json, check_targets, draw, noise, table
 from systems import SYSTEMS
 
 _PAIRS = 256
@@ -50,12 +50,12 @@ def _tell(line: str) -> None:
 def _speed(args: argparse.Namespace, cores: list[int], logs: Path) -> Results:
     chosen = [SYSTEMS[name] for name in args.systems.split(",")]
     results = compare(chosen, real_model(), gsm8k_pairs(_PAIRS), cores, args.rounds, logs, _tell)
-    _tell(table(results))
+    _tell(f"{table(results)}\n\n{noise(results)}")
     args.png.parent.mkdir(parents=True, exist_ok=True)
     draw(
         results, args.png, f"all-MiniLM-L6-v2, float32, GSM8K solutions, {len(cores)} cores, {args.rounds} rounds"
     )
-    _tell(f"\npicture: {args.png}")
+    _tell(f"picture: {args.png}")
     return results
 
 

@@ -28,6 +28,7 @@ TARGETS = (
     Target("seed-like", 1, 1.0),
 )
 OURS = "ours"
+NOISY = 0.1
 _COLOURS = {OURS: "C0", "vllm": "C1", "seed-like": "C7", "infinity": "C2"}
 
 
@@ -85,6 +86,14 @@ def table(results: Results) -> str:
         if connections == CONNECTIONS[0] and LIMIT in results:
             lines.append(_row(LIMIT, results[LIMIT][0]))
     return "\n".join(lines)
+
+
+def noise(results: Results) -> str:
+    """What other programs took while we measured, and whether that is too much for the numbers to tell anything."""
+    shares = [share for cells in results.values() for cell in cells.values() for share in cell.others]
+    middle, most = statistics.median(shares), max(shares)
+    told = f"CPU used by others: median {100 * middle:.1f} %, most {100 * most:.1f} % of the cores"
+    return f"{told}; TOO MUCH: measure again on a quiet machine" if middle > NOISY else told
 
 
 def as_json(results: Results) -> dict[str, Any]:

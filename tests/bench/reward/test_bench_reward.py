@@ -18,7 +18,7 @@ from closed_loop import answer_all, measure, request_bytes
 from cpu_share import cpu_times, share_of_others
 from memory_curve import MemoryCurve
 from speed import LIMIT, Measured
-from speed_report import as_json, check_targets, draw, quantile, table
+from speed_report import as_json, check_targets, draw, noise, quantile, table
 from systems import SYSTEMS, request_body
 
 SPIN = [sys.executable, "-c", "while True: pass"]
@@ -88,6 +88,15 @@ def test_report(tmp_path: Path) -> None:
     assert json.loads(json.dumps(as_json(results)))["ours"]["64"]["pairs_per_s"] == [90.0, 90.0, 90.0]
     draw(results, tmp_path / "a.png", "made up")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_noise_is_told() -> None:
+    results = made_up()
+    assert noise(results) == "CPU used by others: median 2.0 %, most 3.0 % of the cores"
+    for cells in results.values():
+        for cell in cells.values():
+            cell.others = [0.3]
+    assert noise(results).endswith("measure again on a quiet machine")
 
 
 def test_each_system_is_asked_for_the_same_pair() -> None:
