@@ -89,7 +89,7 @@ def table(results: Results) -> str:
 
 
 def noise(results: Results) -> str:
-    """What other programs took while we measured, and whether that is too much for the numbers to tell anything."""
+    """What other programs took meanwhile, and whether that is too much for the numbers to tell anything."""
     shares = [share for cells in results.values() for cell in cells.values() for share in cell.others]
     middle, most = statistics.median(shares), max(shares)
     told = f"CPU used by others: median {100 * middle:.1f} %, most {100 * most:.1f} % of the cores"
