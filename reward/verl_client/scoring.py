@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,7 +24,6 @@ __all__ = [
 ]
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
-_pools_lock = threading.Lock()
 
 
 def compute_score(
@@ -149,8 +147,5 @@ def safe_hack_reward(solution_str: str, ground_truth: Any, **kwargs: Any) -> flo
 
 def _pool(size: int) -> ThreadPoolExecutor:
     """Threads that live on between batches, each with its keep-alive session; a forked child makes its own."""
-    key = (os.getpid(), size)
-    with _pools_lock:
-        if key not in _pools:
-            _pools[key] = ThreadPoolExecutor(size, thread_name_prefix="reward")
-        return _pools[key]
+    # No lock, which a fork may catch closed; one pool too many is dropped before it has a thread.
+    return _pools.setdefault((os.getpid(), size), ThreadPoolExecutor(size, thread_name_prefix="reward"))

@@ -17,8 +17,8 @@ from reward.verl_client.retries import CONNECT_TIMEOUT_S, Failure, Retries
 from reward.verl_client.settings import ClientSettings
 
 _threads = threading.local()
-_slots: dict[int, threading.BoundedSemaphore] = {}
-_slots_lock = threading.Lock()
+# By process: a child that was forked while all slots were taken would wait for threads that it does not have.
+_slots: dict[tuple[int, int], threading.BoundedSemaphore] = {}
 
 
 def request_score(settings: ClientSettings, prompt: str, response: str) -> ServerScore:
@@ -90,8 +90,8 @@ def _connections() -> urllib3.PoolManager:
 @contextmanager
 def _slot(limit: int) -> Iterator[float]:
     """Hold one of ``limit`` slots of this process; yields the seconds waited for it."""
-    with _slots_lock:
-        slots = _slots.setdefault(limit, threading.BoundedSemaphore(limit))
+    # No lock, which a fork may catch closed: setdefault is one step.
+    slots = _slots.setdefault((os.getpid(), limit), threading.BoundedSemaphore(limit))
     started = time.monotonic()
     with slots:
         yield time.monotonic() - started

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reward_servers import ROOT, free_port, reply, scored, stub_server
+from reward_servers import ROOT, free_port, reply, scored, stub_server, wait_until
 
 from reward.client import (
     RewardConfigError,
@@ -142,6 +143,26 @@ def test_process_pool() -> None:
     """C15, as 0.6.1's reward manager `prime` does it: the function crosses by its name."""
     with stub_server(scored(3.0)) as stub:
         assert _in_pool(compute_score, stub.url) == [3.0, 3.0]
+
+
+def test_child_that_is_forked_while_all_slots_are_taken() -> None:
+    """The parent's calls end in the parent only; the child has slots and a connection of its own."""
+    with stub_server(1.0, scored(3.0)) as stub:
+        keywords = {"server_url": stub.url, "max_in_flight": 1}
+        call = threading.Thread(target=compute_score, args=("d", "r", "g"), kwargs=keywords)
+        call.start()
+        wait_until(lambda: bool(stub.requests), "request of the parent")
+        child = get_context("fork").Process(target=compute_score, args=("d", "r", "g"), kwargs=keywords)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # of 3.12: fork beside threads, as it is meant here
+            child.start()
+        child.join(20)
+        child.kill()
+        call.join()
+    assert child.exitcode == 0
+    assert len(stub.requests) == 2
 
 
 SENDER = """
