@@ -18,9 +18,9 @@ from typing import Any
 
 _LONGEST_TURN_S = 2.0
 
+# By process, and each filled by setdefault, which is one step: a fork may catch a lock closed.
 _logs: dict[tuple[int, str, int], RewardLog] = {}
-_marked: set[Path] = set()
-_logs_lock = threading.Lock()
+_marked: dict[Path, object] = {}
 
 
 def reward_log(log_path: str, max_bytes: int) -> RewardLog:
@@ -30,14 +30,14 @@ def reward_log(log_path: str, max_bytes: int) -> RewardLog:
     processes, as in scripts written for one file.
     """
     key = (os.getpid(), log_path, max_bytes)
-    with _logs_lock:
-        if key not in _logs:
-            path = Path(log_path)
-            shared = path.suffix == ".jsonl"
-            if not shared:
-                path = path / f"reward-{_process()}.jsonl"
-            _logs[key] = RewardLog(path, max_bytes, shared=shared)
-        return _logs[key]
+    known = _logs.get(key)
+    if known is not None:
+        return known
+    path = Path(log_path)
+    shared = path.suffix == ".jsonl"
+    if not shared:
+        path = path / f"reward-{_process()}.jsonl"
+    return _logs.setdefault(key, RewardLog(path, max_bytes, shared=shared))
 
 
 def mark_failure(log_path: str, record: dict[str, Any]) -> None:
@@ -49,17 +49,20 @@ def mark_failure(log_path: str, record: dict[str, Any]) -> None:
     place = Path(log_path)
     folder = place.parent if place.suffix == ".jsonl" else place
     path = folder / f"failure-{_process()}.json"
-    with _logs_lock:
-        # Not path.exists(): a resumed job may have left one under the same name.
-        if path in _marked:
-            return
-        _marked.add(path)
+    mine = object()
+    # Not path.exists(): a resumed job may have left one under the same name.
+    if _marked.setdefault(path, mine) is not mine:
+        return
     part = folder / f".{path.name}.{threading.get_ident()}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
-        part.replace(path)
+        try:
+            part.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
+        finally:
+            with suppress(FileNotFoundError):
+                part.replace(path)  # on a full disk an empty one, which ends the job too
     except OSError as error:
+        del _marked[path]  # the next failure tries again
         # The failure itself is raised in any case; this must not hide it.
         print(f"{path} cannot be written: {error}", file=sys.stderr)
 

@@ -118,6 +118,22 @@ def test_full_disk_takes_the_half_line_back(tmp_path: Path) -> None:
         assert numbers(path) == [0]
 
 
+def test_failure_on_a_full_disk_is_marked_all_the_same(tmp_path: Path) -> None:
+    """With an empty file, until one can be written."""
+    script = (
+        "import resource, signal, sys; from reward.verl_client.reward_log import mark_failure\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "for limit in (0, 1000, 1000):\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))\n"
+        "    mark_failure(sys.argv[1], {'error': limit})\n"
+        "    print([file.read_text() for file in __import__('pathlib').Path(sys.argv[1]).iterdir()])"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.splitlines() == ["['']", *["['{\"error\": 1000}\\n']"] * 2], done.stderr
+    assert done.stderr.count("cannot be written") == 1
+
+
 def test_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """flock as Lustre answers it where it is mounted without: no other part is replaced."""
 
