@@ -153,7 +153,7 @@ def prompt_text(ground_truth: Any) -> str:
     JSON. numpy scalars and arrays count as what ``tolist`` makes of them.
 
     Raises:
-        RewardError: there is none.
+        RewardError: there is none, or none that can be written as text.
     """
     value = ground_truth.tolist() if hasattr(ground_truth, "tolist") else ground_truth
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -165,5 +165,10 @@ def prompt_text(ground_truth: Any) -> str:
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return "\n".join(value)
     if isinstance(value, (list, tuple, dict)):
-        return json.dumps(value, ensure_ascii=False, default=str)
+        try:
+            return json.dumps(value, ensure_ascii=False, default=str)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RewardError(
+                f"ground_truth is a {type(value).__name__} that JSON cannot hold: {error}; store it as text"
+            ) from error
     return str(value)

@@ -66,9 +66,10 @@ class Retries:
         left = self._end - now
         asked = failure.retry_after
         if left <= max(asked, _FIRST_BACKOFF_S):
+            longer = f", which asks to wait {asked:g} s" if asked > 0 else ""
             raise RewardOutageError(
                 f"reward server {self._url} gave no score within {self._deadline:g} s "
-                f"({self.attempts} attempts); last cause: {failure.cause}",
+                f"({self.attempts} attempts); last cause: {failure.cause}{longer}",
                 self._url,
                 failure.cause,
                 self.attempts,

@@ -115,8 +115,14 @@ def _count(keywords: Mapping[str, Any], name: str, default: str, least: int) -> 
 def _url(text: str) -> str:
     if not text:
         raise RewardConfigError("REWARD_SERVER_URL is not set: the launcher sets it, e.g. http://HEAD_NODE:8000")
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # [::1 without its end; a port that is none
+        usable = False
+    else:
+        usable = usable and not (parts.query or parts.fragment or any(map(str.isspace, text)))
+    if not usable:
         raise RewardConfigError(f"REWARD_SERVER_URL is {text!r}; expected http://HOST:PORT")
     return text.rstrip("/")
 

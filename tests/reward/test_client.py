@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -67,8 +68,8 @@ def test_ground_truth_becomes_the_prompt(ground_truth: object, prompt: str) -> N
     assert stub.requests[0]["prompt"] == prompt
 
 
-@pytest.mark.parametrize("ground_truth", [None, float("nan"), np.float64("nan")])
-def test_missing_ground_truth(ground_truth: object) -> None:
+@pytest.mark.parametrize("ground_truth", [None, float("nan"), np.float64("nan"), {(1, 2): 3}])
+def test_ground_truth_that_is_no_text(ground_truth: object) -> None:
     with pytest.raises(RewardError, match="ground_truth is"):
         compute_score("d", "r", ground_truth, server_url="http://127.0.0.1:1")
 
@@ -106,7 +107,18 @@ def test_limits_from_keywords_and_environment(monkeypatch: pytest.MonkeyPatch) -
     ("keywords", "message"),
     [
         ({}, "REWARD_SERVER_URL is not set"),
-        ({"server_url": "head:8000"}, "'head:8000'"),
+        *(
+            ({"server_url": url}, rf"REWARD_SERVER_URL is '{re.escape(url)}'; expected http://HOST:PORT")
+            for url in (
+                "head:8000",
+                "http://",
+                "http://[::1",
+                "http://h:x",
+                "http://h:0",
+                "http://a b",
+                "http://h?x",
+            )
+        ),
         ({"server_url": "http://h", "min_score": "low"}, "REWARD_MIN_SCORE.*'low'"),
         ({"server_url": "http://h", "max_score": "nan"}, "REWARD_MAX_SCORE.*'nan'"),
         ({"server_url": "http://h", "min_score": 2, "max_score": 1}, "above"),

@@ -95,6 +95,13 @@ def test_waiting_for_a_slot_moves_the_end() -> None:
         retries.failed(Failure("x"), 101)
 
 
+def test_a_server_that_asks_for_more_than_is_left_is_not_waited_for() -> None:
+    retries = Retries("http://h:1", 60, 120, 0)
+    retries.begin(0)
+    with pytest.raises(RewardOutageError, match=r"last cause: HTTP 503, which asks to wait 3600 s$"):
+        retries.failed(Failure("HTTP 503", 3600), 0)
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
