@@ -85,14 +85,18 @@ def main(words: Sequence[str] | None = None) -> int:
             print(json.dumps(report.as_json(), allow_nan=False))
         else:
             print("\n".join(report.lines()))
+        sys.stdout.flush()
         if arguments.png is not None:
             draw(table.series, arguments.png)
     except (LogError, PlotError) as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return EXIT_NOTHING
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+    except OSError as error:  # of stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python flushes it again at its end
+        if isinstance(error, BrokenPipeError):  # `| head` has seen enough
+            return EXIT_OK
+        print(f"error: stdout: {error.strerror}", file=sys.stderr)
+        return EXIT_NOTHING
     if arguments.strict and (report.warnings or report.bad_count):
         return EXIT_WARNINGS
     return EXIT_OK

@@ -63,22 +63,23 @@ def find_logs(places: Sequence[str]) -> list[str]:
     """
     files: dict[str, None] = {}
     for place in places:
-        path = Path(place)
-        if place == STDIN or path.is_file():
-            found = [place]
-        elif path.is_dir():
-            logs = sorted(path.glob("reward_log*/*.jsonl")) or sorted(path.glob("*.jsonl"))
-            found = [str(file) for file in logs]
-            if not found:
-                raise LogError(
-                    f"{place}: no *.jsonl in this folder, nor in a reward_log* in it; name the reward log"
-                )
-        elif path.exists():  # a pipe, as the shell's <(zcat ...)
-            found = [place]
-        else:
-            raise LogError(f"{place}: no such file or folder; name a reward log, its folder, or a run folder")
-        files.update(dict.fromkeys(found))
+        try:
+            files.update(dict.fromkeys([place] if place == STDIN else _logs_at(place)))
+        except OSError as error:  # no right to look there, or no name that a file can have
+            raise LogError(f"{place}: {error.strerror or error}") from error
     return list(files)
+
+
+def _logs_at(place: str) -> list[str]:
+    path = Path(place)
+    if path.is_dir():
+        logs = sorted(path.glob("reward_log*/*.jsonl")) or sorted(path.glob("*.jsonl"))
+        if not logs:
+            raise LogError(f"{place}: no *.jsonl in this folder, nor in a reward_log* in it; name the reward log")
+        return [str(file) for file in logs]
+    if not path.exists():
+        raise LogError(f"{place}: no such file or folder; name a reward log, its folder, or a run folder")
+    return [place]  # a pipe too, as the shell's <(zcat ...)
 
 
 def read_rows(file: str) -> Iterator[Row | BadLine]:

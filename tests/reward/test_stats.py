@@ -168,6 +168,7 @@ def test_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     for place, why in (
         (tmp_path / "nowhere", "no such file"),
         (tmp_path / "folder", "no *.jsonl in this folder"),
+        (tmp_path / ("a" * 5000), "File name too long"),
         (empty, "no row of a reward log among 0 lines"),
         (bad, f"among 1 lines; the first: {bad}:1: not JSON"),
         (Path("/proc/self/mem"), "/proc/self/mem: "),
