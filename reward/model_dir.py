@@ -33,8 +33,9 @@ def check_model_dir(path: Path, *, weights: bool = True, trust_remote_code: bool
         raise ModelDirError(f"{config_file}: not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ModelDirError(f"{config_file}: expected a JSON object, got {type(config).__name__}")
-    architectures = config.get("architectures") or []
-    if not any(str(name).endswith("ForSequenceClassification") for name in architectures):
+    architectures = config.get("architectures")
+    names = architectures if isinstance(architectures, list) else []
+    if not any(str(name).endswith("ForSequenceClassification") for name in names):
         raise ModelDirError(
             f"{config_file}: architectures is {architectures}; a reward model is a "
             "*ForSequenceClassification (AutoModelForSequenceClassification with num_labels=1)."

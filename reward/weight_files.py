@@ -37,7 +37,7 @@ def check_weights(path: Path) -> None:
 def _shards(index: Path) -> list[Path]:
     try:
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelDirError(f"{index}: not an index of shards: {error!r}; copy the model again") from error
     shards = [index.parent / str(name) for name in files]
     missing = [shard.name for shard in shards if not shard.is_file()]
@@ -79,7 +79,8 @@ def _header(text: bytes) -> dict[str, Any] | None:
         for name, tensor in header.items():
             if name != "__metadata__":
                 _, end = tensor["data_offsets"]
-                int(end)
-    except (ValueError, KeyError, TypeError, AttributeError):
+                if not isinstance(end, int):
+                    return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return dict(header)
