@@ -33,14 +33,14 @@ def _times(job: Job) -> Iterator[Finding]:
             "reward-deadline",
             f"{named} is shorter than reward.timeout_s={reward.timeout_s:g}: a request is given up before its "
             "time, and never tried again",
-            f"set reward.timeout_s to a quarter of it ({reward.outage_s / 4:g}), or raise it",
+            f"set reward.timeout_s to a quarter of it ({reward.outage_s / 4:.10g}), or raise it",
         )
     if stalled is not None and reward.outage_s >= stalled:
         yield error(
             "reward-deadline",
             f"{named} is not less than recovery.stalled_s={stalled:g}: the trainer prints nothing while it waits, "
             "and the job ends as hung before",
-            f"set recovery.stalled_s={reward.outage_s + 1800:g}, or null, or wait less",
+            f"set recovery.stalled_s={reward.outage_s + 1800:.10g}, or null, or wait less",
         )
 
 
