@@ -41,11 +41,12 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def awaited(*args: Any, **keywords: Any) -> dict[str, float]:
-    """compute_score_async in a loop of its own, warnings of things left open as errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    """compute_score_async in a loop of its own, which must leave nothing open. Not for threads (filters)."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         result = asyncio.run(compute_score_async(*args, **keywords))
-        gc.collect()
+        gc.collect(1)  # what this call left; all of the process' objects take a tenth of a second
+    assert [str(warning.message) for warning in told] == []
     return result
 
 
@@ -56,20 +57,18 @@ def unreachable() -> str:
     return f"http://127.0.0.1:{free_port()}"
 
 
-def answer(score: Score, script: Reply) -> object:
-    """The result without its time, or the error; exactly one request must have been made."""
-    with stub_server(script) as stub:
-        try:
-            got: object = score("d", "<think>a</think>b", "g", server_url=stub.url, on_outage="penalty")
-        except RewardError as error:
-            got = type(error), str(error).replace(stub.url, "URL")
-        assert stub.requests == [{"prompt": "g", "response": "b"}]
-    return {**got, "latency_s": 0} if isinstance(got, dict) else got
-
-
 def both(script: Reply) -> object:
-    """What both forms say, which must be the same."""
-    by_thread, by_loop = (answer(score, script) for score in (compute_score, awaited))
+    """The result without its time, or the error, which must be the same of both forms after one request each."""
+    answers: list[object] = []
+    with stub_server(script) as stub:
+        for score in (compute_score, awaited):
+            try:
+                got = score("d", "<think>a</think>b", "g", server_url=stub.url, on_outage="penalty")
+                answers.append({**got, "latency_s": 0})
+            except RewardError as error:
+                answers.append((type(error), str(error).replace(stub.url, "URL")))
+        assert stub.requests == [{"prompt": "g", "response": "b"}] * 2
+    by_thread, by_loop = answers
     assert by_thread == by_loop
     return by_thread
 
@@ -278,15 +277,15 @@ def gathered(calls: list[Awaitable[dict[str, float]]]) -> list[dict[str, float]]
     return asyncio.run(all_calls())
 
 
-def test_two_thousand_calls_at_once_stay_in_their_bound() -> None:
+def test_calls_at_once_stay_in_their_bound() -> None:
     """C12 d: neither the server nor the file descriptors see more than the bound."""
     with stub_server(0.002) as stub:
         results = gathered(
-            [compute_score_async("d", "r", str(n), server_url=stub.url, max_in_flight=16) for n in range(2000)]
+            [compute_score_async("d", "r", str(n), server_url=stub.url, max_in_flight=16) for n in range(800)]
         )
-    assert [result["score"] for result in results] == [1.0] * 2000
-    assert [result["attempts"] for result in results] == [1.0] * 2000
-    assert len(stub.requests) == 2000
+    assert [result["score"] for result in results] == [1.0] * 800
+    assert [result["attempts"] for result in results] == [1.0] * 800
+    assert len(stub.requests) == 800
     assert 8 <= stub.peak <= 16
 
 
@@ -315,7 +314,9 @@ def test_loops_in_several_threads() -> None:
     with stub_server(scored(1.0)) as stub:
         results: list[dict[str, float]] = []
         threads = [
-            threading.Thread(target=lambda: results.append(awaited("d", "r", "g", server_url=stub.url)))
+            threading.Thread(
+                target=lambda: results.extend(gathered([compute_score_async("d", "r", "g", server_url=stub.url)]))
+            )
             for _ in range(8)
         ]
         for thread in threads:
