@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from reward_servers import ROOT, RunningServer, free_port, reply, running_server, scored, stub_server
+from reward_servers import ROOT, RunningServer, free_port, labelled, reply, scored, stub_server
 
 from launch.supervisor.reward_watch import RewardWatch
 from reward import canary
@@ -31,34 +31,35 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str, **env: str) -> int:
 
 
 def test_the_real_server_and_a_wrong_token(
-    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    guarded: RunningServer,
+    token_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As a process, as the supervisor runs it; then with a token that the server does not know."""
-    token, other = tmp_path / "token", tmp_path / "other"
-    token.write_text("s3cret")
+    other, log = tmp_path / "other", tmp_path / "reward_log"
     other.write_text("another")
-    log = tmp_path / "reward_log"
-    with running_server(model_dir, tmp_path / "log", "--token-file", str(token)) as server:
-        env = {
-            "REWARD_SERVER_URL": server.url,
-            "REWARD_SERVER_TOKEN_FILE": str(token),
-            "REWARD_LOG_PATH": str(log),
-            "PYTHONPATH": str(ROOT),
-        }
-        command = [sys.executable, "-m", "reward.canary", "--json"]
-        done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
-        assert (told["ok"], told["token"], told["clamped"]) == (True, True, False)
-        assert told["score"] == pytest.approx(told["again"])
-        assert all(0 < seconds < 30 for seconds in told["latency_s"])
-        assert not log.exists()  # it is no sample of the training
-        code = run(monkeypatch, SERVER_URL=server.url, SERVER_TOKEN_FILE=str(other), LOG_PATH=str(log))
-        assert code == canary.EXIT_CODES["unauthorized"]
-        assert str(other) in capsys.readouterr().err
-        assert not log.exists()  # nor a failure of the training
-        page = requests.get(f"{server.url}/metrics", timeout=30).text
-        assert 'reward_requests_total{endpoint="/score",status="401"} 2' in page
+    refused = labelled(guarded, "reward_requests_total")['endpoint="/score",status="401"']
+    env = {
+        "REWARD_SERVER_URL": guarded.url,
+        "REWARD_SERVER_TOKEN_FILE": str(token_file),
+        "REWARD_LOG_PATH": str(log),
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "reward.canary", "--json"]
+    done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["ok"], told["token"], told["clamped"]) == (True, True, False)
+    assert told["score"] == pytest.approx(told["again"])
+    assert all(0 < seconds < 30 for seconds in told["latency_s"])
+    assert not log.exists()  # it is no sample of the training
+    code = run(monkeypatch, SERVER_URL=guarded.url, SERVER_TOKEN_FILE=str(other), LOG_PATH=str(log))
+    assert code == canary.EXIT_CODES["unauthorized"]
+    assert str(other) in capsys.readouterr().err
+    assert not log.exists()  # nor a failure of the training
+    assert labelled(guarded, "reward_requests_total")['endpoint="/score",status="401"'] == refused + 2
 
 
 def test_a_server_that_takes_any_token(
@@ -145,7 +146,7 @@ def test_health_is_answered_while_a_long_batch_is_scored(server: RunningServer) 
     """What the watcher of hangs relies on: the model has a thread of its own, and tokenizers and torch let go of
     the interpreter's lock."""
     long = "Natalia sold clips to 48 of her friends in April. " * 40
-    items = [{"prompt": f"{number} {long}", "response": long} for number in range(150)]
+    items = [{"prompt": f"{number} {long}", "response": long} for number in range(80)]
     answers: list[int] = []
     load = threading.Thread(
         target=lambda: answers.append(

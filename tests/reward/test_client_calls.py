@@ -209,21 +209,21 @@ def test_loaded_by_path_and_sent_to_another_process() -> None:
     assert pickle.loads(pickle.dumps(compute_score)) is compute_score
 
 
-def test_two_thousand_calls_from_256_threads_stay_in_their_bound() -> None:
+def test_calls_from_256_threads_stay_in_their_bound() -> None:
     """C12 d and C17: never on the main thread, up to all of verl's executors at once."""
     results: list[dict[str, float]] = []
     with stub_server(0.002) as stub:
 
         def calls() -> None:
-            results.extend(compute_score("d", "r", "g", server_url=stub.url, max_in_flight=16) for _ in range(8))
+            results.extend(compute_score("d", "r", "g", server_url=stub.url, max_in_flight=16) for _ in range(3))
 
         threads = [threading.Thread(target=calls) for _ in range(256)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(stub.requests) == 2048
-    assert len(results) == 2048
+        assert len(stub.requests) == 768
+    assert len(results) == 768
     assert all(result["score"] == 1.0 and result["attempts"] == 1.0 for result in results)
     assert 8 <= stub.peak <= 16
 

@@ -152,14 +152,13 @@ def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
 def test_a_megabyte_is_quick(chatml: Path) -> None:
     """Measured: at most a second; the bound leaves room for a loaded machine."""
     words = "Natalia sold clips to 48 of her friends. " * 25_000
-    for style in ("pair", "chat"):
+    for style, text in (("pair", words), ("chat", "<|im_end|>" * 10**5)):
         ours = PairTokenizer(chatml, style=style, max_length=64)
-        for text in (words, "<|im_end|>" * 10**5):
-            began = time.monotonic()
-            tokens = ours.encode(text, "4")
-            assert time.monotonic() - began < 20
-            assert len(tokens) == 64
-            assert tokens.dropped > 1000
+        began = time.monotonic()
+        tokens = ours.encode(text, "4")
+        assert time.monotonic() - began < 20
+        assert len(tokens) == 64
+        assert tokens.dropped > 1000
 
 
 # ---- chat

@@ -1,4 +1,4 @@
-"""The client's bearer token: one read in a process, outages of the file system, rotation."""
+"""The client's bearer token: one read in a process, outages of the file system (rotation: test_client_async)."""
 
 from __future__ import annotations
 
@@ -73,17 +73,6 @@ def test_file_without_a_token(tmp_path: Path, content: bytes) -> None:
         with pytest.raises(RewardConfigError, match=f"REWARD_SERVER_TOKEN_FILE {token}: .*expected one token"):
             score(stub, token)
         assert stub.requests == []
-
-
-def test_rotated_token_is_read_again(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("first")
-    with stub_server(scored(1.0), reply(401), scored(2.0)) as stub:
-        score(stub, token)
-        token.write_text("second")
-        assert score(stub, token)["score"] == 2.0
-        score(stub, token)
-    assert sent(stub) == [f"Bearer {word}" for word in ("first", "first", "second", "second")]
 
 
 def test_refused_token_is_an_error(tmp_path: Path) -> None:
