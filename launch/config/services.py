@@ -59,7 +59,8 @@ class Reward(Section):
         "raise",
         pattern=ON_OUTAGE,
         description="raise: the job ends; wait:SECONDS: it ends after that many seconds of retries, not after "
-        "deadline_s; penalty: the response gets min_score, and training goes on",
+        "deadline_s; penalty: the response gets min_score, and training goes on. The job's own reward server is "
+        "watched beside that: where it ends, or hangs for unresponsive_s, the job ends",
     )
     unresponsive_s: float = Field(
         60.0, gt=0, description="seconds without any answer until the server counts as hung and the job ends"
