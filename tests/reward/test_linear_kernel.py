@@ -7,6 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from transformers import BertConfig
+from transformers.models.bert.modeling_bert import BertIntermediate
 
 from reward.backends import linear_kernel
 from reward.backends.linear_kernel import ReorderedLinear, Trial, exchange, measure, restore, round_rows
@@ -73,6 +75,22 @@ def test_only_shapes_whose_trial_was_better_are_exchanged() -> None:
         restore(network)
         assert type(network[0]) is nn.Linear
         assert torch.equal(network(inputs), expected)
+
+
+@needs_onednn
+@pytest.mark.parametrize(("activation", "fused"), [("gelu", True), ("gelu_new", False), ("relu", False)])
+def test_a_gelu_is_computed_with_the_product_before_it(activation: str, fused: bool) -> None:
+    torch.manual_seed(0)
+    block = BertIntermediate(BertConfig(hidden_size=64, intermediate_size=128, hidden_act=activation))
+    inputs = torch.randn(5, 64)
+    with torch.inference_mode():
+        expected = block(inputs)
+        exchange(block, {(64, 128): trial(gain=2.0)}, torch.float32)
+        assert isinstance(block.intermediate_act_fn, nn.Identity) is fused
+        assert torch.allclose(block(inputs), expected, atol=1e-5)
+        restore(block)
+        assert not isinstance(block.intermediate_act_fn, nn.Identity)
+        assert torch.equal(block(inputs), expected)
 
 
 @pytest.mark.parametrize(
