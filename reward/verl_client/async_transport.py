@@ -11,7 +11,7 @@ import aiohttp
 from reward.errors import RewardConfigError
 from reward.token_file import is_known, known_token, was_replaced
 from reward.verl_client.replies import ServerScore, read_reply, request_body, request_headers
-from reward.verl_client.retries import CONNECT_TIMEOUT_S, Failure, Retries
+from reward.verl_client.retries import CONNECT_TIMEOUT_S, PROGRESS, Failure, Retries
 from reward.verl_client.settings import ClientSettings
 
 # Below the 5 s after which uvicorn closes an idle connection: never send on one that is just being closed.
@@ -45,9 +45,10 @@ async def request_score_async(settings: ClientSettings, prompt: str, response: s
         queued = time.monotonic()
         async with client.slots(settings.max_in_flight):
             now = time.monotonic()
-            timeout = retries.begin(now, now - queued)
+            timeout = retries.begin(now, PROGRESS.forgiven(settings.url, now, now - queued))
             outcome = await _attempt(client.session, settings, body, timeout, retries.attempts)
         if isinstance(outcome, ServerScore):
+            PROGRESS.scored(settings.url, time.monotonic())
             return outcome
         await asyncio.sleep(retries.failed(outcome, time.monotonic()))
 

@@ -5,6 +5,7 @@ Nothing here reads a clock, sleeps or sends: the transports do, and tell the tim
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,6 +78,28 @@ class Retries:
         backoff = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(self.attempts - 1, 10))
         spread = min(asked * self._uniform(0.0, _RETRY_AFTER_SPREAD), _LONGEST_BACKOFF_S, (left - asked) / 2)
         return max(min(backoff * self._uniform(0.5, 1.5), left / 2), asked + spread)
+
+
+class Progress:
+    """When calls of this process last got a score, by server. A queue that moves is not an outage."""
+
+    def __init__(self) -> None:
+        self._scored: dict[str, float] = {}
+
+    def scored(self, url: str, now: float) -> None:
+        """A call got its score."""
+        self._scored[url] = now
+
+    def forgiven(self, url: str, now: float, waited: float) -> float:
+        """The ``waited`` seconds for a free slot, where another call got a score meanwhile; else none of them.
+
+        A server that accepts and then says nothing would otherwise be an outage only after a deadline for each
+        turn of the queue.
+        """
+        return waited if self._scored.get(url, -math.inf) >= now - waited else 0.0
+
+
+PROGRESS = Progress()
 
 
 def retry_after_seconds(text: str, now_epoch: float) -> float:

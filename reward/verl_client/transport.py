@@ -13,7 +13,7 @@ import urllib3
 from reward.errors import RewardConfigError
 from reward.token_file import known_token, was_replaced
 from reward.verl_client.replies import ServerScore, read_reply, request_body, request_headers
-from reward.verl_client.retries import CONNECT_TIMEOUT_S, Failure, Retries
+from reward.verl_client.retries import CONNECT_TIMEOUT_S, PROGRESS, Failure, Retries
 from reward.verl_client.settings import ClientSettings
 
 _threads = threading.local()
@@ -26,8 +26,8 @@ def request_score(settings: ClientSettings, prompt: str, response: str) -> Serve
 
     Connection errors, timeouts and 429, 502, 503, 504 are retried (:mod:`reward.verl_client.retries`) until
     ``settings.deadline`` seconds have passed; waiting for a free slot among ``settings.max_in_flight`` does not
-    count. A token file that cannot be read for the moment is retried likewise; so is 401, where the file holds
-    another token by now.
+    count while other calls get scores. A token file that cannot be read for the moment is retried likewise; so is
+    401, where the file holds another token by now.
 
     Raises:
         RewardOutageError: no answer until the deadline; names the URL, the last cause and the attempts.
@@ -38,9 +38,11 @@ def request_score(settings: ClientSettings, prompt: str, response: str) -> Serve
     retries = Retries(settings.url, settings.timeout, settings.deadline, time.monotonic())
     while True:
         with _slot(settings.max_in_flight) as waited:
-            timeout = retries.begin(time.monotonic(), waited)
+            now = time.monotonic()
+            timeout = retries.begin(now, PROGRESS.forgiven(settings.url, now, waited))
             outcome = _attempt(settings, body, timeout, retries.attempts)
         if isinstance(outcome, ServerScore):
+            PROGRESS.scored(settings.url, time.monotonic())
             return outcome
         time.sleep(retries.failed(outcome, time.monotonic()))
 

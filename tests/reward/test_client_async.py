@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,40 @@ def test_calls_at_once_stay_in_their_bound() -> None:
     assert [result["attempts"] for result in results] == [1.0] * 800
     assert len(stub.requests) == 800
     assert 8 <= stub.peak <= 16
+
+
+def by_threads(count: int, **keywords: Any) -> list[object]:
+    """The results or errors of calls from as many threads."""
+    with ThreadPoolExecutor(count) as pool:
+        calls = [pool.submit(compute_score, "d", "r", "g", **keywords) for _ in range(count)]
+        return [call.exception() or call.result() for call in calls]
+
+
+def by_loop(count: int, **keywords: Any) -> list[object]:
+    """The results or errors of calls awaited together."""
+
+    async def all_calls() -> list[object]:
+        calls = [compute_score_async("d", "r", "g", **keywords) for _ in range(count)]
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    return asyncio.run(all_calls())
+
+
+@pytest.mark.parametrize("together", [by_threads, by_loop])
+def test_queue_before_a_silent_server_ends_with_the_deadline(together: Callable[..., list[object]]) -> None:
+    """Not after a deadline for each turn of the queue."""
+    with stub_server(3.0) as stub:
+        started = time.monotonic()
+        results = together(12, server_url=stub.url, max_in_flight=1, timeout=0.4, deadline=0.8)
+        assert time.monotonic() - started < 4
+    assert [type(result) for result in results] == [RewardOutageError] * 12
+
+
+@pytest.mark.parametrize("together", [by_threads, by_loop])
+def test_queue_that_moves_is_no_outage(together: Callable[..., list[object]]) -> None:
+    with stub_server(0.1) as stub:
+        results = together(12, server_url=stub.url, max_in_flight=1, deadline=0.5)
+    assert [type(result) for result in results] == [dict] * 12
 
 
 def open_files() -> int:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reward.errors import RewardOutageError
-from reward.verl_client.retries import Failure, Retries, retry_after_seconds
+from reward.verl_client.retries import Failure, Progress, Retries, retry_after_seconds
 
 TIMES = st.floats(0.01, 1e4)
 
@@ -100,6 +100,15 @@ def test_a_server_that_asks_for_more_than_is_left_is_not_waited_for() -> None:
     retries.begin(0)
     with pytest.raises(RewardOutageError, match=r"last cause: HTTP 503, which asks to wait 3600 s$"):
         retries.failed(Failure("HTTP 503", 3600), 0)
+
+
+def test_waiting_is_forgiven_while_others_get_scores() -> None:
+    progress = Progress()
+    assert progress.forgiven("http://h:1", 100, 5) == 0
+    progress.scored("http://h:1", 96)
+    assert progress.forgiven("http://h:1", 100, 5) == 5
+    assert progress.forgiven("http://h:1", 100, 3) == 0
+    assert progress.forgiven("http://other:1", 100, 5) == 0
 
 
 @pytest.mark.parametrize(
