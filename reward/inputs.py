@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -32,6 +33,8 @@ _OFFSET_POSITIONS = frozenset(
     }
 )
 _SHOWN_CHARS = 200
+# As many words each, since words outside of a vocabulary are all the same; a model may know one script only.
+_DIFFERENT = (("The apple is red", "Some house was old"), ("1 2", "3 4"), ("漢字", "仮名"))
 # What templates take for today: with the real one a job that goes on tomorrow would get other rewards. It is the
 # day that Llama 3's templates fall back to.
 _TODAY = date(2024, 7, 26)
@@ -78,13 +81,25 @@ class PairTokenizer:
         self._encoder = _encoder(path, tokenizer, style, self._with_types)
         self._truncate = truncate
         self.pad_id = _padding_token(path, tokenizer, config)
-        self.max_length = _limit(max_length, tokenizer, config)
+        self.max_length = _limit(path, max_length, tokenizer, config)
+        self._require_vocabulary(path)
         fixed = list(self._encoder.encode_many([("a", "b")])[0].owners()).count(None)
         if fixed >= self.max_length:
             raise ModelDirError(
                 f"{path}: {self.max_length} tokens a pair leave no room for text: {fixed} are special or template "
                 "tokens; raise --max-length, or the model_max_length of tokenizer_config.json"
             )
+
+    def _require_vocabulary(self, path: Path) -> None:
+        """transformers 5 makes a tokenizer without words where tokenizer.json is missing: one score for all texts."""
+        for texts in _DIFFERENT:
+            one, other = self._encoder.encode_many([("", text) for text in texts])
+            if one.ids != other.ids:
+                return
+        raise ModelDirError(
+            f"{path}: its tokenizer gives different texts the same tokens: the vocabulary is missing "
+            "(tokenizer.json, or what this tokenizer has in its place); copy the tokenizer again"
+        )
 
     def encode(self, prompt: str, response: str) -> Tokens:
         """The tokens of one pair, at most ``max_length``.
@@ -178,8 +193,13 @@ def _padding_token(path: Path, tokenizer: Any, config: Any) -> int:
     raise ModelDirError(f"{path}: neither tokenizer nor config has a padding or end token; set pad_token_id.")
 
 
-def _limit(max_length: int, tokenizer: Any, config: Any) -> int:
-    limits = [max_length, int(tokenizer.model_max_length)]
+def _limit(path: Path, max_length: int, tokenizer: Any, config: Any) -> int:
+    longest = tokenizer.model_max_length
+    if not isinstance(longest, (int, float)) or math.isnan(longest):
+        raise ModelDirError(
+            f"{path / 'tokenizer_config.json'}: model_max_length is {longest!r}; expected a number of tokens"
+        )
+    limits = [int(min(max_length, longest))]  # a tokenizer without a limit has 1e30, or infinity
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     if positions is not None and positions > 0:
         first = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0

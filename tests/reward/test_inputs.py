@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -147,6 +148,26 @@ def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "none"}}')
     with pytest.raises(ModelDirError, match="transformers cannot load its tokenizer"):
         PairTokenizer(tmp_path)
+
+
+def test_tokenizer_without_its_vocabulary(family: Path, tmp_path: Path) -> None:
+    """transformers 4.56 refuses most of these itself; 5.x makes a tokenizer that knows no word."""
+    path = shutil.copytree(family, tmp_path / "model")
+    (path / "tokenizer.json").unlink()
+    with pytest.raises(ModelDirError, match=r"the vocabulary is missing|transformers cannot load its tokenizer"):
+        PairTokenizer(path)
+
+
+@pytest.mark.parametrize("limit", ["many", float("nan"), float("inf")])
+def test_limit_that_is_no_number(tmp_path: Path, limit: object) -> None:
+    path = qwen(tmp_path)
+    settings = json.loads((path / "tokenizer_config.json").read_text())
+    (path / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": limit}))
+    if limit == float("inf"):
+        assert PairTokenizer(path, max_length=99).max_length == 99
+        return
+    with pytest.raises(ModelDirError, match=r"tokenizer_config\.json: model_max_length is (nan|'many')"):
+        PairTokenizer(path)
 
 
 def test_a_megabyte_is_quick(chatml: Path) -> None:
