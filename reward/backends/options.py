@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
+
+from reward.errors import ModelDirError
 
 BackendName = Literal["transformers", "vllm", "sglang"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -47,3 +50,22 @@ class ModelOptions:
     packing: Packing = "auto"
     calibrate_s: float = 10.0
     trust_remote_code: bool = False
+
+
+def checked_upstream(text: str) -> str:
+    """The URL of a server of vLLM or SGLang, without a slash at its end.
+
+    Raises:
+        ModelDirError: it is none, or holds a user name.
+    """
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018 - raises where it is no port
+        valid = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ModelDirError(f"--upstream is {text!r}; expected the URL of a running server, as http://HOST:PORT")
+    if parts.username is not None:
+        raise ModelDirError("--upstream holds a user name; put the key into a file for --upstream-key-file")
+    return text.rstrip("/")

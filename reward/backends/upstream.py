@@ -7,13 +7,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
 
 from reward.backends.interface import Tokens
-from reward.backends.options import ModelOptions
+from reward.backends.options import ModelOptions, checked_upstream
 from reward.backends.self_test import TOLERANCE, known_pairs, self_test
 from reward.backends.upstream_wire import SglangWire, VllmWire, Wire
 from reward.errors import ModelDirError, UpstreamError, UpstreamRefusedError
@@ -114,7 +113,7 @@ def connect(options: ModelOptions, tokenizer: PairTokenizer) -> UpstreamModel:
         ModelDirError: it is not there, refuses the key, serves no one-label classifier, takes shorter texts than
             the tokenizer may give, or answers with something else than logits.
     """
-    url = _checked_url(options)
+    url = checked_upstream(options.upstream or "")
     key = _key(options)
     _refuse_segments(options, tokenizer)
     find = {"vllm": _find_vllm, "sglang": _find_sglang}[options.backend]
@@ -137,19 +136,6 @@ def connect(options: ModelOptions, tokenizer: PairTokenizer) -> UpstreamModel:
         ) from error
     log.info("upstream %s: %s", url, model.info())
     return model
-
-
-def _checked_url(options: ModelOptions) -> str:
-    text = options.upstream or ""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ModelDirError(
-            f"--upstream is {text!r}; --backend {options.backend} needs the URL of a running server, as "
-            "http://HOST:PORT"
-        )
-    if parts.username is not None:
-        raise ModelDirError("--upstream holds a user name; put the key into a file for --upstream-key-file")
-    return text.rstrip("/")
 
 
 def _key(options: ModelOptions) -> str | None:

@@ -10,10 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from reward.backends.options import Attention, BackendName, Device, Dtype, ModelOptions, Packing
+from reward.backends.options import (
+    Attention,
+    BackendName,
+    Device,
+    Dtype,
+    ModelOptions,
+    Packing,
+    checked_upstream,
+)
 from reward.truncation import Truncate
 
 Input = Literal["pair", "chat"]
+
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
     return int(text)
+
+
+def _threads(text: str) -> int:
+    # OpenMP crashes the process where it cannot start as many as it was told.
+    if (count := _positive(text)) > _MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"expected at most {_MOST_THREADS}, got {text!r}")
+    return count
 
 
 def _positive_or_auto(text: str) -> int | None:
@@ -99,11 +116,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def from_args(args: argparse.Namespace, token: str | None) -> ServerOptions:
-    """The options that were given; ``token`` is what ``--token-file`` holds."""
+    """The options that were given; ``token`` is what ``--token-file`` holds.
+
+    Raises:
+        ModelDirError: ``--upstream`` is no URL.
+    """
     model = ModelOptions(
         model=args.model,
         backend=args.backend,
-        upstream=args.upstream,
+        upstream=None if args.upstream is None else checked_upstream(args.upstream),
         upstream_key_file=args.upstream_key_file,
         device=args.device,
         dtype=args.dtype,
@@ -170,11 +191,11 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--replicas",
-        type=_positive,
+        type=_threads,
         metavar="N",
         help="copies of the model on as many GPUs (default: all that are visible); on CPU, batches side by side",
     )
-    group.add_argument("--threads", type=_positive, metavar="N", help="CPU threads in all (default: torch's own)")
+    group.add_argument("--threads", type=_threads, metavar="N", help="CPU threads in all (default: torch's own)")
     group.add_argument(
         "--batch-tokens",
         type=_positive_or_auto,

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from reward.backends.options import ModelOptions
+from reward import server
+from reward.backends.options import ModelOptions, checked_upstream
+from reward.errors import ModelDirError
 from reward.serving.options import ServerOptions, from_args, parse
 
 
@@ -80,6 +82,8 @@ def test_variables_of_the_environment_are_defaults(monkeypatch: pytest.MonkeyPat
         (("--model", "m"), {"SERVER_PORT": "http"}, "expected a port from 0 to 65535, got 'http'"),
         (("--model", "m", "--port", "65536"), {}, "expected a port"),
         (("--model", "m", "--queue", "0"), {}, "expected a whole number from 1, got '0'"),
+        (("--model", "m", "--threads", "1025"), {}, "--threads: expected at most 1024, got '1025'"),
+        (("--model", "m", "--replicas", "99999"), {}, "--replicas: expected at most 1024, got '99999'"),
         (("--model", "m", "--batch-tokens", "some"), {}, "expected a whole number from 1, got 'some'"),
         (("--model", "m", "--read-timeout", "nan"), {}, "expected seconds from 0, got 'nan'"),
         (("--model", "m", "--read-timeout", "0"), {}, "--read-timeout 0"),
@@ -102,3 +106,36 @@ def test_usage(
         parse(argv)
     assert end.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "127.0.0.1:8000",
+        "ftp://host/",
+        "http://",
+        "http://host?a=b",
+        "http://[::1",
+        "http://h:99999",
+        "http://h:x",
+    ],
+)
+def test_an_upstream_that_is_no_url(url: str) -> None:
+    with pytest.raises(ModelDirError, match="expected the URL of a running server"):
+        options("--model", "m", "--backend", "vllm", "--upstream", url)
+
+
+def test_a_key_in_the_url_is_refused_and_not_told() -> None:
+    with pytest.raises(ModelDirError, match="--upstream-key-file") as caught:
+        checked_upstream("http://user:secret@host:1")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["", "no host", "a" * 64, "host.invalid"])
+def test_a_host_that_is_none(
+    host: str, model_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # which main sets
+    assert server.main(["--model", str(model_dir), "--host", host, "--port", "0"]) == 1
+    assert capsys.readouterr().err.startswith(f"error: cannot listen on {host}:0: ")
