@@ -1,8 +1,8 @@
 """The reward-model server: ``python -m reward.server --model DIR``.
 
 CONFIG_REWARD_MODEL_PATH, CONFIG_REWARD_DEVICE and CONFIG_REWARD_SERVER_PORT are defaults; options win.
-Exit codes: 0 stopped by SIGTERM or SIGINT, after finishing what it accepted; 1 the model cannot be served, the
-upstream is not there, or the address cannot be bound; 2 usage.
+Exit codes: 0 stopped by SIGTERM or SIGINT, after finishing what it accepted (a second SIGINT, or 60 seconds, end
+that); 1 the model cannot be served, the upstream is not there, or the address cannot be bound; 2 usage.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def bind(host: str, port: int) -> socket.socket:
 
     Raises:
         OSError: unknown host, or the address is taken.
+        UnicodeError: no name of a host.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, kind, protocol)
@@ -85,7 +86,8 @@ def serve(options: ServerOptions, sock: socket.socket) -> int:
     )
     server = uvicorn.Server(config)
     host, port = sock.getsockname()[:2]
-    log.info("listening on http://%s:%d, loading %s", host, port, options.model.model)
+    shown = f"[{host}]" if ":" in host else host
+    log.info("listening on http://%s:%d, loading %s", shown, port, options.model.model)
 
     def stop(number: int, frame: FrameType | None) -> None:
         # Before uvicorn has its own handlers; and after its graceful shutdown, when it raises the signal again.
@@ -94,19 +96,21 @@ def serve(options: ServerOptions, sock: socket.socket) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     server.run(sockets=[sock])
+    code = 0
     if service.failure is not None:
         error = service.failure
         kind = "" if isinstance(error, ModelDirError) else f"{type(error).__name__}: "
         log.error("the model cannot be served: %s%s", kind, error)
-        return 1
-    if not server.started:
-        return 1
-    log.info("stopped")
-    if service.loading:
+        code = 1
+    elif not server.started:
+        code = 1
+    else:
+        log.info("stopped")
+    if service.at_work:
         # torch aborts the process when the interpreter ends under a thread that is inside it.
         logging.shutdown()
-        os._exit(0)
-    return 0
+        os._exit(code)
+    return code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     try:
         sock = bind(options.host, options.port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         print(f"error: cannot listen on {options.host}:{options.port}: {error}", file=sys.stderr)
         return 1
     allow_many_connections()

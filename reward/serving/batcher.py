@@ -73,6 +73,11 @@ class Batcher:
         """Accepted pairs that no lane has taken yet."""
         return self._held - self.scoring
 
+    @property
+    def at_work(self) -> bool:
+        """Whether a lane lives, and may be computing."""
+        return any(thread.is_alive() for thread in self._threads)
+
     async def score(self, texts: Sequence[tuple[str, str]]) -> list[Result]:
         """Take the pairs, all or none, and wait for their results, in order.
 
@@ -93,18 +98,23 @@ class Batcher:
             call.over = True
             self._forget(call)
 
-    def close(self) -> None:
-        """Take no more pairs, score those that were accepted, end the threads and the backend. Blocks."""
+    def close(self, within: float) -> None:
+        """Take no more pairs, score those that were accepted, end the threads and the backend. Blocks.
+
+        Args:
+            within: seconds, after which a lane that still computes is left alone (see :attr:`at_work`).
+        """
+        end = time.monotonic() + within
         with self._lock:
             self._closing = True
-            while self._held and not self._broken:
-                self._empty.wait()
+            self._empty.wait_for(lambda: self._broken or not self._held, within)
             self._stopped = True
             self._work.notify_all()
         self._tokenizing.close()
         for thread in self._threads:
-            thread.join()
-        self.backend.close()
+            thread.join(max(0.0, end - time.monotonic()))
+        if not self.at_work:
+            self.backend.close()
 
     def _accept(self, call: Call, pairs: int) -> None:
         with self._lock:

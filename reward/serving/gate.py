@@ -41,8 +41,8 @@ class Gate:
 
     401 without the right ``Authorization: Bearer TOKEN`` (where a token is set), 413 for a body over
     ``max_bytes``, whatever Content-Length says, 408 for one that has not come after ``read_timeout`` seconds, 429
-    when the bodies of all requests together take too much memory. The application is cancelled when the client
-    closes its connection.
+    when the bodies of all requests together take too much memory, 503 for one that the end of the server cuts off.
+    The application is cancelled when the client closes its connection.
     """
 
     def __init__(
@@ -78,6 +78,11 @@ class Gate:
             await self._refuse(counted, refusal)
         except _ClientGone:
             pass  # nobody is left who could read an answer
+        except asyncio.CancelledError:
+            # By uvicorn: its patience with the calls that are here has an end. Another server may take them.
+            if status != CLIENT_GONE:
+                raise
+            await self._refuse(counted, _Refusal(503, "shutting_down", "the server ends", (b"retry-after", b"2")))
         finally:
             self._held_bytes -= len(body)
             self._metrics.requests.labels(endpoint=scope["path"], status=str(status)).inc()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("reward.serving.service")
 
+# For batches that are in a lane when all calls have ended: nobody waits for their scores.
+_LAST_BATCHES_S = 10.0
 _VERSIONS = ("torch", "transformers", "tokenizers", "fastapi", "uvicorn")
 
 
@@ -60,8 +62,7 @@ class Service:
         """
         self.options = options
         self.metrics = Metrics()
-        self.loading = False
-        """Whether the loading thread is at work."""
+        self._loading = False
         self.failure: BaseException | None = None
         self._load = load
         self._tell = failed
@@ -80,8 +81,13 @@ class Service:
 
     def start(self) -> None:
         """Load in the background."""
-        self.loading = True
+        self._loading = True
         threading.Thread(target=self._run, name="reward-loader", daemon=True).start()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a thread may be loading or computing, so that the interpreter cannot end in order."""
+        return self._loading or (self._batcher is not None and self._batcher.at_work)
 
     @property
     def status(self) -> str:
@@ -119,10 +125,10 @@ class Service:
         return results
 
     def close(self) -> None:
-        """Finish what was accepted. A model that is still loading is not waited for."""
+        """Finish what was accepted. Neither a model that is still loading nor a forward without end is awaited."""
         self._closing = True
         if self._batcher is not None:
-            self._batcher.close()
+            self._batcher.close(_LAST_BATCHES_S)
 
     def info(self) -> Info:
         """The page ``/info``."""
@@ -155,7 +161,7 @@ class Service:
         except BaseException as error:  # noqa: BLE001 - whatever it is, the process must end with it as the reason
             self._fail(error)
         finally:
-            self.loading = False
+            self._loading = False
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, ModelDirError):  # which says all that there is to say

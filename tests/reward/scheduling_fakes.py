@@ -110,7 +110,8 @@ def run(test: Callable[[Setup], Any], backend: LengthBackend | None = None, capa
         finally:
             setup.backend.gate.set()
             setup.encoder.gate.set()
-            await asyncio.wait_for(asyncio.to_thread(setup.batcher.close), 30)
+            await asyncio.wait_for(asyncio.to_thread(setup.batcher.close, 30), 40)
+        assert not setup.batcher.at_work
         assert setup.backend.closed
         assert setup.batcher.depth == setup.batcher.scoring == 0
 

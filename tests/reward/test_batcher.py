@@ -44,10 +44,10 @@ def test_a_single_pair_goes_before_the_rest_of_a_batch() -> None:
         single = setup.ask(7)
         await setup.scoring(10, depth=191)
         setup.backend.gate.set()
-        await asyncio.wait({long, single}, return_when=asyncio.FIRST_COMPLETED)
-        assert not long.done()
-        assert 7 in setup.backend.batches[1]
+        assert values(await single) == [7]
         assert len(await long) == 200
+        assert 7 in setup.backend.batches[1]
+        assert len(setup.backend.batches) == 21
 
     run(test, LengthBackend(batch_tokens=100))
 
@@ -139,7 +139,7 @@ def test_close_scores_what_was_accepted_and_refuses_new_pairs() -> None:
         await setup.scoring(2)
         held = setup.ask(2, text="@")
         await setup.until(lambda: setup.batcher.depth == 1)
-        closing = asyncio.create_task(asyncio.to_thread(setup.batcher.close))
+        closing = asyncio.create_task(asyncio.to_thread(setup.batcher.close, 30))
         await asyncio.sleep(0.05)
         with pytest.raises(ShuttingDownError):
             await setup.ask(1)
@@ -149,6 +149,18 @@ def test_close_scores_what_was_accepted_and_refuses_new_pairs() -> None:
         setup.encoder.gate.set()
         assert values(await held) == [2]
         await closing
+
+    run(test)
+
+
+def test_close_leaves_a_forward_without_end() -> None:
+    async def test(setup: Setup) -> None:
+        gone = setup.ask(1)
+        await setup.scoring(1)
+        gone.cancel()
+        await asyncio.wait_for(asyncio.to_thread(setup.batcher.close, 0.05), 20)
+        assert setup.batcher.at_work
+        assert not setup.backend.closed
 
     run(test)
 
@@ -181,7 +193,7 @@ def test_a_thread_that_ends_by_a_fault_answers_what_waits() -> None:
                 await task
         with pytest.raises(ShuttingDownError):
             await setup.ask(1)
-        await asyncio.wait_for(asyncio.to_thread(setup.batcher.close), 30)
+        await asyncio.wait_for(asyncio.to_thread(setup.batcher.close, 30), 40)
 
     asyncio.run(main())
     assert isinstance(failures.get(timeout=30), SystemExit)

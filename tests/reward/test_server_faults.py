@@ -203,6 +203,22 @@ def test_sigterm_finishes_what_was_accepted(slow_model_dir: Path, tmp_path: Path
         assert log.count("prompt 'p', response '12 34 12") == 8  # --log-texts
 
 
+def test_a_second_sigint_does_not_wait(slow_model_dir: Path, tmp_path: Path) -> None:
+    with (
+        running_server(slow_model_dir, tmp_path / "log", "--calibrate-seconds", "0") as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        future = in_flight(server, pool, {"items": [LONG_PAIR] * 500})
+        started = time.monotonic()
+        for _ in range(2):
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        assert server.process.wait(20) == 0, server.log.read_text()  # not -6: torch was at work
+        assert time.monotonic() - started < 10
+        assert (future.result().status_code, future.result().json()["reason"]) == (503, "shutting_down")
+        assert int(future.result().headers["Retry-After"]) >= 1
+
+
 def test_sigterm_while_loading(model_dir: Path, tmp_path: Path) -> None:
     with running_server(model_dir, tmp_path / "log", ready=False) as server:
         wait_until(lambda: status_of(f"{server.url}/health") == 200, "/health")
