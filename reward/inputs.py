@@ -91,7 +91,7 @@ class PairTokenizer:
             )
 
     def _require_vocabulary(self, path: Path) -> None:
-        """transformers 5 makes a tokenizer without words where tokenizer.json is missing: one score for all texts."""
+        """transformers 5 makes a tokenizer without words where tokenizer.json is missing; refuse it."""
         for texts in _DIFFERENT:
             one, other = self._encoder.encode_many([("", text) for text in texts])
             if one.ids != other.ids:
