@@ -10,7 +10,7 @@ from functools import partial
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reward.errors import RewardOutageError
@@ -19,6 +19,7 @@ from reward.verl_client.retries import Failure, Progress, Retries, retry_after_s
 TIMES = st.floats(0.01, 1e4)
 
 
+@example(24.745158182148657, 1.0, [24.745158182148657], Random(0))  # all that is left, but for rounding
 @given(TIMES, TIMES, st.lists(st.floats(0, 1e3), max_size=40), st.randoms())
 def test_every_delay_is_kept_within_the_deadline(
     deadline: float, timeout: float, asked: list[float], random: Random
@@ -36,7 +37,7 @@ def test_every_delay_is_kept_within_the_deadline(
         assert min(0.1, left / 2) - 1e-6 <= delay
         assert seconds <= delay <= max(15, seconds * 1.25)
         now += delay
-        assert now < 1000 + deadline
+        assert now < 1000 + deadline + 1e-6
 
 
 def test_a_server_that_comes_back_late_is_still_found() -> None:
