@@ -75,7 +75,7 @@ def slow_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One server for all tests that do not stop it."""
     log = tmp_path_factory.mktemp("server") / "server.log"
-    with running_server(model_dir, log, "--queue", str(SERVER_QUEUE)) as running:
+    with running_server(model_dir, log, "--queue", str(SERVER_QUEUE), "--calibrate-seconds", "0") as running:
         yield running
         assert running.terminate() == 0, log.read_text()
 

@@ -27,7 +27,7 @@ from reward.client import RewardOutageError, RewardReplyError, compute_score
 
 PAIR = {"prompt": "p", "response": "r"}
 # Some hundredths of a second of one core each with the slow model.
-LONG_PAIR = {"prompt": "p", "response": "12 34 " * 300}
+LONG_PAIR = {"prompt": "p", "response": "12 34 " * 200}
 LONG = {"items": [LONG_PAIR] * GUARDED_QUEUE}
 
 
@@ -241,7 +241,7 @@ def test_killed_in_a_batch(slow_model_dir: Path, tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["reason"]) == (422, "too_long")
         future = in_flight(server, pool)
         server.process.send_signal(signal.SIGSTOP)  # so that the call is on its way and not answered
-        waiting = pool.submit(compute_score, "d", "r", "p", server_url=server.url, deadline=2)
+        waiting = pool.submit(compute_score, "d", "r", "p", server_url=server.url, deadline=1)
         time.sleep(0.3)
         server.process.kill()
         with pytest.raises(requests.ConnectionError):
