@@ -96,21 +96,15 @@ def serve(options: ServerOptions, sock: socket.socket) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     server.run(sockets=[sock])
-    code = 0
     if service.failure is not None:
         error = service.failure
         kind = "" if isinstance(error, ModelDirError) else f"{type(error).__name__}: "
         log.error("the model cannot be served: %s%s", kind, error)
-        code = 1
-    elif not server.started:
-        code = 1
-    else:
-        log.info("stopped")
-    if service.at_work:
-        # torch aborts the process when the interpreter ends under a thread that is inside it.
-        logging.shutdown()
-        os._exit(code)
-    return code
+        return 1
+    if not server.started:
+        return 1
+    log.info("stopped")
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,4 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    logging.shutdown()
+    # Not by the interpreter's end: with torch that takes a second, and aborts where a thread is still inside it.
+    os._exit(code)

@@ -62,7 +62,6 @@ class Service:
         """
         self.options = options
         self.metrics = Metrics()
-        self._loading = False
         self.failure: BaseException | None = None
         self._load = load
         self._tell = failed
@@ -81,13 +80,7 @@ class Service:
 
     def start(self) -> None:
         """Load in the background."""
-        self._loading = True
         threading.Thread(target=self._run, name="reward-loader", daemon=True).start()
-
-    @property
-    def at_work(self) -> bool:
-        """Whether a thread may be loading or computing, so that the interpreter cannot end in order."""
-        return self._loading or (self._batcher is not None and self._batcher.at_work)
 
     @property
     def status(self) -> str:
@@ -160,8 +153,6 @@ class Service:
             )
         except BaseException as error:  # noqa: BLE001 - whatever it is, the process must end with it as the reason
             self._fail(error)
-        finally:
-            self._loading = False
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, ModelDirError):  # which says all that there is to say

@@ -52,7 +52,7 @@ def test_the_life_of_a_service() -> None:
 
         service = Service(OPTIONS, slowly, no_failure)  # type: ignore[arg-type]
         service.start()
-        assert (service.status, service.at_work, service.info().ready) == ("loading", True, False)
+        assert (service.status, service.info().ready) == ("loading", False)
         assert service.info().limits.max_length is None
         with pytest.raises(NotReadyError, match="the model is not ready: loading"):
             await service.score([("", "a")])
@@ -65,8 +65,7 @@ def test_the_life_of_a_service() -> None:
         limits = service.info().limits
         assert (limits.queue, limits.max_length, limits.batch_tokens, limits.lanes) == (8, 77, 100, 1)
         await asyncio.to_thread(service.close)
-        assert (service.status, service.at_work, backend.closed) == ("shutting down", False, True)
-        assert not service.info().ready
+        assert (service.status, service.info().ready, backend.closed) == ("shutting down", False, True)
         with pytest.raises(NotReadyError):
             await service.score([("", "a")])
         page = service.metrics.page().decode()
