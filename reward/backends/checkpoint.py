@@ -128,11 +128,19 @@ def padding_token(model: Any, tokenizers: int) -> int:
 
     Args:
         tokenizers: the tokenizer's choice.
+
+    Raises:
+        ModelDirError: the model has no such token.
     """
     config = model.config.get_text_config()
     own = config.pad_token_id
     if isinstance(own, int) and 0 <= own < config.vocab_size:
         return own
+    if tokenizers >= config.vocab_size:
+        raise ModelDirError(
+            f"the tokenizer's padding token is {tokenizers}, and the model has {config.vocab_size} tokens; set "
+            "pad_token_id in config.json to one of them."
+        )
     config.pad_token_id = model.config.pad_token_id = tokenizers
     return tokenizers
 

@@ -60,6 +60,7 @@ class TransformersModel:
         check_positions(self._models[0].config, max_length)
         for model in self._models:
             self._pad_id = padding_token(model, pad_id)
+        self._vocabulary: int = self._models[0].config.get_text_config().vocab_size
         self._takes_types = "token_type_ids" in inspect.signature(self._models[0].forward).parameters
         self._info = describe(options.model, self._models[0])
         self._packed: list[PackedModel] = []
@@ -78,7 +79,15 @@ class TransformersModel:
         return getattr(config, "sliding_window", None) or getattr(config, "local_attention", None)
 
     def forward(self, batch: Sequence[Tokens], lane: int) -> list[float]:
-        """See :class:`reward.backends.interface.Backend`."""
+        """See :class:`reward.backends.interface.Backend`.
+
+        Raises:
+            ValueError: a token that the model does not have. A GPU that looks it up can compute nothing any more.
+        """
+        if (highest := max(max(pair.input_ids) for pair in batch)) >= self._vocabulary:
+            raise ValueError(
+                f"token {highest}, and the model has {self._vocabulary}: the tokenizer is not the model's"
+            )
         replica = lane % len(self._models)
         with self._share.hold():
             if not self._packed:

@@ -16,6 +16,7 @@ from reward_servers import NAN_CHARACTER
 
 from reward.backends import linear_kernel
 from reward.backends.checkpoint import check_positions, padding_token
+from reward.backends.interface import Tokens
 from reward.backends.load import load_backend
 from reward.backends.options import ModelOptions
 from reward.backends.transformers_model import TransformersModel
@@ -105,6 +106,14 @@ def test_nan_of_one_pair_stays_its_own(model_dir: Path, expected: list[float], p
     first, poisoned, last = model.forward(pairs, 0)
     assert math.isnan(poisoned)
     assert [first, last] == pytest.approx(expected[:2], abs=1e-4)
+
+
+def test_a_token_that_the_model_lacks_is_not_looked_up(model_dir: Path, expected: list[float]) -> None:
+    model = load(model_dir)
+    good = PairTokenizer(model_dir).encode(*TEXTS[0])
+    with pytest.raises(ValueError, match=r"token 600, and the model has \d+"):
+        model.forward([good, Tokens([5, 600, 5])], 0)
+    assert model.forward([good], 0) == pytest.approx(expected[:1], abs=1e-4)
 
 
 def test_lanes_at_a_time_give_the_same_scores(wide_dir: Path) -> None:
@@ -315,3 +324,6 @@ def test_the_configuration_says_what_padding_is(own: int | None, used: int) -> N
     model.config.pad_token_id = own
     assert padding_token(model, 3) == used
     assert model.config.pad_token_id == used
+    model.config.pad_token_id = None
+    with pytest.raises(ModelDirError, match="padding token is 600, and the model has 600 tokens"):
+        padding_token(model, 600)
