@@ -51,8 +51,10 @@ class _Guard(_Base):  # type: ignore[misc,unused-ignore]
         if self._deadline is None:
             self._start()
         self._unread += len(data)
-        most = self.most_unread_bytes if cycle is not None and cycle.more_body else MOST_HEAD_BYTES
-        if self._unread > most:
+        if cycle is not None and cycle.more_body:
+            if self._unread > self.most_unread_bytes:
+                self._give_up("large_body")
+        elif self._unread > MOST_HEAD_BYTES:
             self._give_up("large_head")
 
     def _start(self) -> None:
@@ -92,7 +94,7 @@ def guarded_protocol(
 
     Args:
         read_timeout: seconds for the head of a request.
-        count: gets a reason for each connection that was closed: ``slow_head`` or ``large_head``.
+        count: gets a reason for each connection that was closed: ``slow_head``, ``large_head`` or ``large_body``.
     """
     limits = {
         "read_timeout": read_timeout,

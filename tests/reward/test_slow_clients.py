@@ -129,7 +129,7 @@ def test_but_not_for_ever(protocol: str) -> None:
         except ConnectionError:
             assert sent < 30_000_000
 
-    serve(protocol, client)
+    assert serve(protocol, client) == ["large_body"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
