@@ -15,6 +15,15 @@ _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+# Their vocab.json is half of a byte-level BPE: transformers 4.56 and 5.10 refuse it without merges.txt, where
+# there is no tokenizer.json. Other tokenizers (Wav2Vec2's, Speech2Text's) have a vocab.json, too, and no merges.
+_WITH_MERGES = frozenset(
+    f"{name}Tokenizer"
+    for name in (
+        "Bart", "Blenderbot", "CLIP", "CodeGen", "Deberta", "GPT2", "LED", "Longformer", "Mvp", "Qwen2", "Roberta",
+        "Whisper",
+    )
+)  # fmt: skip
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 # Of a safetensors header; the format's own limit is 100 MB.
 _HEADER_LIMIT = 100_000_000
@@ -108,9 +117,23 @@ def tokenizer_problems(folder: Path) -> Iterator[str]:
     config = folder / "tokenizer_config.json"
     if config.exists():
         try:
-            read_json(config)
+            named = read_json(config).get("tokenizer_class")
         except ShapeError as error:
             yield str(error)
+            return
+        if str(named).removesuffix("Fast") in _WITH_MERGES and not (folder / "tokenizer.json").exists():
+            yield from _merges_problems(folder, str(named))
+
+
+def _merges_problems(folder: Path, name: str) -> Iterator[str]:
+    """What keeps vocab.json, where it is there, from being a byte-level BPE."""
+    merges = folder / "merges.txt"
+    if not (folder / "vocab.json").exists():
+        return
+    if not merges.exists():
+        yield f"{merges}: missing; {name} needs it beside vocab.json, or tokenizer.json in place of both"
+    elif (problem := file_problem(merges)) is not None:
+        yield problem
 
 
 def has_chat_template(folder: Path) -> bool:

@@ -308,6 +308,36 @@ def test_the_critics_model(tmp_path: Path):
     assert [(finding.id, "critic.path" in finding.message) for finding in found] == [("model-layers", True)]
 
 
+@pytest.mark.parametrize("name", ["Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "RobertaTokenizerFast"])
+def test_half_of_a_byte_level_bpe(tmp_path: Path, name: str):
+    """transformers 4.56 and 5.10 refuse vocab.json without merges.txt, where there is no tokenizer.json."""
+    folder = project(tmp_path) / "models/policy"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, "chat_template": "x"}))
+    assert ids(tmp_path) == set()  # tokenizer.json holds both
+    (folder / "vocab.json").write_text("{}")
+    assert ids(tmp_path) == set()
+    (folder / "tokenizer.json").unlink()
+    (found,) = findings(tmp_path)
+    assert found.id == "model-tokenizer"
+    assert f"{folder / 'merges.txt'}: missing; {name} needs it beside vocab.json" in found.message
+    (folder / "merges.txt").write_text("")
+    (found,) = findings(tmp_path)
+    assert "merges.txt: is empty" in found.message
+    (folder / "merges.txt").write_text("#version: 0.2")
+    assert ids(tmp_path) == set()
+    (folder / "vocab.json").unlink()
+    (found,) = findings(tmp_path)
+    assert "no tokenizer (tokenizer.json" in found.message
+
+
+@pytest.mark.parametrize("name", ["Wav2Vec2CTCTokenizer", "BertTokenizer", "MyQwen2Tokenizer", None, 3])
+def test_another_tokenizer_has_no_merges(tmp_path: Path, name: object):
+    folder = project(tmp_path) / "models/policy"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, "chat_template": "x"}))
+    (folder / "tokenizer.json").rename(folder / "vocab.json")
+    assert ids(tmp_path) == set()
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
