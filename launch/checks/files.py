@@ -31,8 +31,8 @@ def _fields(job: Job, *, rehearse: bool, sample_data: bool) -> Iterator[tuple[st
     if not sample_data:
         yield from (("data.train", name) for name in job.data.train)
         yield from (("data.val", name) for name in job.data.val)
-    if job.reward.kind == "function":
-        yield "reward.function", str(job.reward.function)
+    if job.reward.kind == "function" and job.reward.function is not None:
+        yield "reward.function", job.reward.function
     if job.container.env_file is not None:
         yield "container.env_file", job.container.env_file
     if rehearse:

@@ -22,13 +22,6 @@ def check_lengths(job: Job) -> Iterator[Finding]:
             f"set rollout.max_model_len={longest}, or null",
         )
     yield from _batched_tokens(job, rollout.max_model_len or longest)
-    if job.reward.kind == "server" and job.reward_length < longest:
-        yield warning(
-            "reward-length",
-            f"reward.max_length={job.reward_length} is less than the {prompt} + {response} = {longest} tokens "
-            f"of the longest prompt and response: {_cut(job)}",
-            f"set reward.max_length={longest}, if the reward model takes that many",
-        )
 
 
 def _batched_tokens(job: Job, model_len: int) -> Iterator[Finding]:
@@ -82,16 +75,36 @@ def _cut(job: Job) -> str:
     """What becomes of a longer pair."""
     return {
         "right": "longer pairs lose the end of their longer text (reward.truncate=right)",
-        "left": "longer pairs lose the beginning of the prompt (reward.truncate=left)",
+        "left": "longer pairs lose the beginning of the prompt, then of the response (reward.truncate=left)",
         "error": "the first longer pair ends the job (reward.truncate=error)",
     }[job.reward.truncate]
 
 
-def check_reward_limit(job: Job, limit: int, what: str) -> Iterator[Finding]:
-    """The reward server takes no more tokens than its model and its tokenizer (reward/inputs.py)."""
-    if job.reward_length > limit:
-        yield warning(
-            "reward-length",
-            f"reward.max_length={job.reward_length} is more than the {limit} {what}: {_cut(job)}",
-            f"set reward.max_length={limit}",
-        )
+def check_reward_length(job: Job, limit: int | None = None, what: str = "") -> Iterator[Finding]:
+    """The longest prompt and response against what the reward server takes: one warning at most.
+
+    A reward.max_length that is exactly the limit says that the cut is meant.
+
+    Args:
+        limit: tokens that the reward model and its tokenizer take (reward/inputs.py lowers max_length to that);
+            None where nobody knows.
+        what: whose limit it is.
+    """
+    given, longest = job.reward.max_length, job.longest_sequence
+    prompt, response = job.data.max_prompt_length, job.data.max_response_length
+    data = f"data.max_prompt_length + max_response_length = {prompt} + {response} = {longest}"
+    if limit is not None and given is not None and given > limit:
+        cut = f", and {_cut(job)}" if longest > limit else ""
+        told = f"reward.max_length={given} is more than the {limit} {what}: the server lowers it to that{cut}"
+        yield warning("reward-length", told, f"set reward.max_length={limit}")
+    elif limit is not None and given is None and longest > limit:
+        told = f"{data} is more than the {limit} {what}: {_cut(job)}"
+        yield warning("reward-length", told, f"set reward.max_length={limit} if that is meant")
+    elif given is not None and given < longest and given != limit:
+        told = f"reward.max_length={given} is less than {data}: {_cut(job)}"
+        if limit is None:
+            yield warning(
+                "reward-length", told, f"set reward.max_length={longest}, if the reward model takes that many"
+            )
+        else:
+            yield warning("reward-length", told, f"set reward.max_length={min(longest, limit)}")

@@ -16,9 +16,18 @@ def check_reward_function(job: Job, project: Path) -> Iterator[Finding]:
 
     Source: verl 0.9.1 experimental/reward_loop/reward_manager/naive.py, 0.6.1 workers/reward_manager/naive.py.
     """
-    if job.reward.kind != "function" or not (project / str(job.reward.function)).is_file():
-        return  # a missing file is reported by check_files
-    path, name = project / str(job.reward.function), job.reward.function_name
+    if job.reward.kind != "function":
+        return
+    if job.reward.function is None:
+        yield error(
+            "reward-function",
+            "reward.kind=function needs a file, and reward.function is not set",
+            "set reward.function to the path of a Python file",
+        )
+        return
+    path, name = project / job.reward.function, job.reward.function_name
+    if not path.is_file():
+        return  # reported by check_files
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except (SyntaxError, ValueError) as broken:

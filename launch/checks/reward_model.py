@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from launch.checks.lengths import check_reward_limit
+from launch.checks.lengths import check_reward_length
 from launch.checks.model import check_folder, no_folder
 from launch.config import Job
 from launch.finding import Finding, error, warning
@@ -15,6 +15,8 @@ _OFFSET_POSITIONS = (
     "camembert", "data2vec-text", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
     "xlm-roberta-xl", "xmod",
 )  # fmt: skip
+# GPT-2 calls them n_positions.
+_POSITIONS = ("max_position_embeddings", "n_positions")
 
 
 def check_reward_model(job: Job, project: Path) -> Iterator[Finding]:
@@ -24,13 +26,15 @@ def check_reward_model(job: Job, project: Path) -> Iterator[Finding]:
     folder = project / job.reward.model
     if not folder.is_dir():
         yield from no_folder("reward.model", job.reward.model, folder)
+        yield from check_reward_length(job)
         return
     # The server behind reward.upstream has the weights.
-    yield from check_folder("reward.model", folder, weights=job.reward.upstream is None)
+    yield from check_folder("reward.model", folder, weights=job.reward.backend == "transformers")
     try:
         config = Keys(folder / "config.json", read_json(folder / "config.json"))
     except ShapeError as broken:
         yield error("reward-model-config", f"reward.model: {broken}", "download the model again")
+        yield from check_reward_length(job)
         return
     yield from _one_label(config)
     yield from _code(job, folder, config)
@@ -40,7 +44,7 @@ def check_reward_model(job: Job, project: Path) -> Iterator[Finding]:
             f"reward.input=chat, and {folder} has no chat template (tokenizer_config.json, chat_template.jinja)",
             "set reward.input=pair, or add the template that the reward model was trained with",
         )
-    yield from _limit(job, folder, config)
+    yield from check_reward_length(job, *(_limit(folder, config) or ()))
 
 
 def _one_label(config: Keys) -> Iterator[Finding]:
@@ -102,11 +106,13 @@ def _tokenizer_config(folder: Path) -> dict[str, object]:
         return {}  # absent, or reported by check_folder
 
 
-def _limit(job: Job, folder: Path, config: Keys) -> Iterator[Finding]:
-    """The lower of the model's and the tokenizer's limit (reward/inputs.py)."""
+def _limit(folder: Path, config: Keys) -> tuple[int, str] | None:
+    """The lower of the model's and the tokenizer's limit (reward/inputs.py), and whose it is."""
     limits = []
-    positions = config.data.get("max_position_embeddings")
-    if isinstance(positions, int) and positions > 0:
+    text = config.section("text_config") or config
+    named = (text.data.get(name) for name in _POSITIONS)
+    positions = next((number for number in named if isinstance(number, int)), 0)
+    if positions > 0:
         padding = config.data.get("pad_token_id")
         first = 0
         if isinstance(padding, int) and config.text("model_type") in _OFFSET_POSITIONS:
@@ -115,5 +121,4 @@ def _limit(job: Job, folder: Path, config: Keys) -> Iterator[Finding]:
     longest = _tokenizer_config(folder).get("model_max_length")
     if isinstance(longest, int) and longest > 0:
         limits.append((longest, f"tokens of model_max_length in {folder / 'tokenizer_config.json'}"))
-    if limits:
-        yield from check_reward_limit(job, *min(limits))
+    return min(limits) if limits else None

@@ -1,10 +1,11 @@
-"""The reward server's settings: times that fit together, what an outage does, the server behind it."""
+"""The reward server's settings: values that go together, times, what an outage does, the server behind it."""
 
 import ipaddress
 from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
 from launch.config import Job
+from launch.config.services import Reward
 from launch.finding import Finding, error, warning
 
 
@@ -12,6 +13,8 @@ def check_reward_server(job: Job) -> Iterator[Finding]:
     """Everything that the job alone tells; the model's folder is for `model`."""
     if job.reward.kind != "server":
         return
+    yield from _scores(job.reward)
+    yield from _backend(job.reward)
     yield from _times(job)
     if job.reward.on_outage == "penalty":
         yield warning(
@@ -24,6 +27,47 @@ def check_reward_server(job: Job) -> Iterator[Finding]:
         yield from _upstream(job.reward.upstream)
 
 
+def _scores(reward: Reward) -> Iterator[Finding]:
+    if reward.min_score >= reward.max_score:
+        yield error(
+            "reward-scores",
+            f"reward.min_score={reward.min_score:g} is not below reward.max_score={reward.max_score:g}: every "
+            "reward would be the same",
+            "set both, the lower one as reward.min_score",
+        )
+
+
+def _backend(reward: Reward) -> Iterator[Finding]:
+    """Either the reward server computes, or another one does: each broken rule, not only the first."""
+    if reward.backend == "transformers":
+        if reward.upstream is not None:
+            yield error(
+                "reward-backend",
+                "reward.upstream is the server behind reward.backend=vllm or sglang; transformers asks none",
+                "set reward.backend to what runs there, or remove reward.upstream",
+            )
+        elif reward.upstream_key_file is not None:
+            yield error(
+                "reward-backend",
+                f"reward.upstream_key_file={reward.upstream_key_file} is the key of reward.upstream, which is not "
+                "set",
+                "set reward.backend and reward.upstream, too, or remove it",
+            )
+        return
+    if reward.upstream is None:
+        yield error(
+            "reward-backend",
+            f"reward.backend={reward.backend} needs the URL of a running {reward.backend} server",
+            "set reward.upstream=http://HOST:PORT",
+        )
+    if reward.gpus:
+        yield error(
+            "reward-backend",
+            f"reward.backend={reward.backend} computes elsewhere, and reward.gpus={reward.gpus} would idle",
+            "set reward.gpus=0",
+        )
+
+
 def _times(job: Job) -> Iterator[Finding]:
     reward, stalled = job.reward, job.recovery.stalled_s
     field = "on_outage" if reward.on_outage.startswith("wait:") else "deadline_s"
@@ -33,7 +77,7 @@ def _times(job: Job) -> Iterator[Finding]:
             "reward-deadline",
             f"{named} is shorter than reward.timeout_s={reward.timeout_s:g}: a request is given up before its "
             "time, and never tried again",
-            f"set reward.timeout_s to a quarter of it ({reward.outage_s / 4:.10g}), or raise it",
+            f"set reward.timeout_s={reward.outage_s / 4:.10g}, a quarter of that, or raise reward.{field}",
         )
     if stalled is not None and reward.outage_s >= stalled:
         yield error(

@@ -210,7 +210,7 @@ def _rule(item: ErrorDetails, field: FieldInfo | None) -> tuple[str, str]:
         return "must be text", _as_text(value)
     for start, rule in _RULES.items():
         if kind.startswith(start):
-            return rule, ""
+            return rule if rule.startswith("must not") else f"{rule}{_or_null(field)}", ""
     return item["msg"].replace("Input should be", "must be"), ""
 
 

@@ -2,15 +2,15 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
-from typing_extensions import Self
+from pydantic import Field
 
 from launch.config.base import IDENTIFIER, ON_OUTAGE, Section, Text, becomes
 from launch.config.slurm_types import SlurmTime
 
 
 class Reward(Section):
-    """Where rewards come from."""
+    """Where rewards come from. Values that do not go together are for `launch.checks.reward_server`, which tells
+    them all at once."""
 
     kind: Literal["server", "function"] = Field(
         "server", description="server: a reward model behind HTTP on the head node; function: your Python"
@@ -44,13 +44,16 @@ class Reward(Section):
     )
     truncate: Literal["error", "left", "right"] = Field(
         "right",
-        description="a longer pair loses the end of its longer text (right), the beginning of the prompt and then "
-        "of the response (left), or ends the job (error)",
+        description="what becomes of a longer pair. right: it loses the end of its longer text, as by "
+        "longest_first of transformers; left: the beginning of the prompt, and then of the response; error: it is "
+        "refused, which ends the job",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="of weights and activations; auto: bfloat16 on GPUs, float32 on CPU"
     )
-    batch_tokens: int | None = Field(None, ge=1, description="tokens of a batch; null: measured at the start")
+    batch_tokens: int | None = Field(
+        None, ge=1, description="tokens of a batch; null: what is measured at the start"
+    )
     trust_remote_code: bool = Field(False, description="run Python code that lies in the model directory")
     timeout_s: float = Field(30.0, gt=0, description="seconds that one scoring request may take")
     ready_timeout_s: float = Field(900.0, gt=0, description="seconds until the server must have its model")
@@ -67,28 +70,6 @@ class Reward(Section):
     )
     min_score: float = Field(-40.0, description="scores below are raised to this")
     max_score: float = Field(30.0, description="scores above are lowered to this")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.min_score >= self.max_score:
-            raise ValueError(f"min_score {self.min_score} must be below max_score {self.max_score}; set both")
-        if self.kind == "function" and self.function is None:
-            raise ValueError("kind: function needs a file; set reward.function to the path of a Python file")
-        if self.backend == "transformers" and self.upstream is not None:
-            raise ValueError(
-                "upstream is the server behind backend vllm or sglang; set reward.backend, or remove upstream"
-            )
-        if self.backend != "transformers" and self.upstream is None:
-            raise ValueError(
-                f"backend {self.backend} needs the URL of a running server; set reward.upstream=http://HOST:PORT"
-            )
-        if self.backend != "transformers" and self.gpus:
-            raise ValueError(
-                f"backend {self.backend} computes elsewhere, and gpus {self.gpus} would idle; set reward.gpus=0"
-            )
-        if self.upstream_key_file is not None and self.upstream is None:
-            raise ValueError("upstream_key_file belongs to reward.upstream; set that, or remove the file")
-        return self
 
     @property
     def outage_s(self) -> float:

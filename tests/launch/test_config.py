@@ -263,10 +263,16 @@ def test_values_as_people_write_them(place: str, text: str, value: object):
     assert at(load_job("grpo", None, [f"{place}={text}"]), place) == value
 
 
-@pytest.mark.parametrize("place", ["cluster.nodes", "rollout.n", "actor.lr", "data.seed", "reward.min_score"])
+@pytest.mark.parametrize("place", ["cluster.nodes", "rollout.n", "actor.lr", "reward.min_score"])
 def test_true_is_no_number(place: str):
     (told,) = problems(f"{place}=true")
     assert told.startswith(f"{place}: must be a number (got true)")
+
+
+@pytest.mark.parametrize("place", ["data.seed", "reward.max_length", "recovery.stalled_s"])
+def test_where_null_is_a_number_that_is_said(place: str):
+    (told,) = problems(f"{place}=true")
+    assert told.startswith(f"{place}: must be a number, or null")
 
 
 @pytest.mark.parametrize("place", ["name", "container.env.A", "cluster.account", "cluster.modules"])
@@ -299,7 +305,10 @@ def test_numbers_of_a_job_are_plain():
         ("rollout.top_p=x", "rollout.top_p: must be a number (got 'x'); it is: nucleus sampling"),
         ("actor.dynamic_batch=oops", "actor.dynamic_batch: must be true or false (got 'oops')"),
         ("data.val=[]", "data.val: must not be empty (got a list)"),
-        ("reward.min_score=50", "reward: min_score 50.0 must be below max_score 30.0; set both"),
+        (
+            "reward.batch_tokens=auto",
+            "reward.batch_tokens: must be a whole number, or null for what is measured at the start (got 'auto')",
+        ),
         ("cluster.time=12h", "cluster.time: '12h' is not a Slurm time; write minutes, H:MM:SS"),
     ],
 )
@@ -433,7 +442,7 @@ def test_what_is_left_of_a_broken_job_comes_with_its_errors():
             None,
             [
                 "template=ppo", "rollout={n: true, tensor_parallel: 4}", "nam=x", "data.train=[a, {}]", "foo",
-                "reward={min_score: 99, gpus: 0}", "cluster.nodes=3", "container.env={A: a, B: [b]}",
+                "reward={min_score: ninety, gpus: 0}", "cluster.nodes=3", "container.env={A: a, B: [b]}",
             ],
         )  # fmt: skip
     rest = caught.value.rest
@@ -443,7 +452,7 @@ def test_what_is_left_of_a_broken_job_comes_with_its_errors():
     assert rest.container.env == {"A": "a"}
     assert rest.data.train == ["data/train.parquet"]
     assert rest.algorithm.estimator == "gae"
-    assert rest.reward.min_score == -40  # the section contradicts itself
+    assert (rest.reward.min_score, rest.reward.gpus) == (-40, 0)  # one bad value leaves its neighbours
 
 
 @pytest.mark.parametrize("keys", ["{null: 1}", "{true: x}", "{1: x}", "{1.5: x}"])

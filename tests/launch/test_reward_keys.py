@@ -39,16 +39,6 @@ def of_model(root: Path, *assignments: str) -> list[Finding]:
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("reward.backend=vllm", "reward: backend vllm needs the URL of a running server; set reward.upstream"),
-        (
-            "reward={backend: sglang, upstream: 'http://m:1'}",
-            "reward: backend sglang computes elsewhere, and gpus 1",
-        ),
-        (
-            "reward.upstream=http://m:1",
-            "reward: upstream is the server behind backend vllm or sglang; set reward.b",
-        ),
-        ("reward.upstream_key_file=key", "reward: upstream_key_file belongs to reward.upstream; set that"),
         ("reward.backend=infinity", "reward.backend: must be one of transformers, vllm, sglang (got 'infinity')"),
         (
             "reward.on_outage=zero",
@@ -86,6 +76,86 @@ def test_seconds_until_an_outage(assignments: tuple[str, ...], seconds: float):
 
 
 # ---- what the job alone tells
+
+
+@pytest.mark.parametrize(
+    ("assignment", "messages"),
+    [
+        (
+            "reward.backend=vllm",
+            [
+                "reward.backend=vllm needs the URL of a running vllm server",
+                "reward.backend=vllm computes elsewhere, and reward.gpus=1 would idle",
+            ],
+        ),
+        (
+            "reward={backend: sglang, upstream: 'm:1'}",
+            [
+                "reward.backend=sglang computes elsewhere, and reward.gpus=1 would idle",
+                "reward.upstream: it does not start with http:// or https://",
+            ],
+        ),
+        (
+            "reward.upstream=m:1",
+            [
+                "reward.upstream is the server behind reward.backend=vllm or sglang; transformers asks none",
+                "reward.upstream: it does not start with http:// or https://",
+            ],
+        ),
+        (
+            "reward.upstream_key_file=key",
+            ["reward.upstream_key_file=key is the key of reward.upstream, which is not set"],
+        ),
+        (
+            "reward={backend: vllm, gpus: 0, upstream_key_file: key}",
+            ["reward.backend=vllm needs the URL of a running vllm server"],
+        ),
+        (
+            "reward={min_score: 10, max_score: 1, deadline_s: 3600}",
+            [
+                "reward.min_score=10 is not below reward.max_score=1: every reward would be the same",
+                "reward.deadline_s=3600.0 is not less than recovery.stalled_s=3600: the trainer prints nothing "
+                "while it waits, and the job ends as hung before",
+            ],
+        ),
+        (
+            "reward.min_score=30",
+            ["reward.min_score=30 is not below reward.max_score=30: every reward would be the same"],
+        ),
+    ],
+)
+def test_all_that_does_not_go_together_is_told_at_once(assignment: str, messages: list[str]):
+    found = told(assignment)
+    assert [one.message for one in found] == messages
+    assert all(one.severity == "error" and one.remedy for one in found)
+    # A job without a server reads none of it.
+    assert told(assignment, "reward.kind=function", "reward.function=f.py") == []
+
+
+def test_what_does_not_go_together_hides_nothing_else(tmp_path: Path):
+    """The rules of the folder see the model that the job names, not a default."""
+    root = project(tmp_path)
+    (root / "models/reward/tokenizer_config.json").write_text("{}")
+    bad = job(*PATHS, "reward.min_score=10", "reward.max_score=1", "reward.backend=vllm", "reward.input=chat")
+    found = check_job(bad, root, rehearse=False, sample_data=False)
+    of_rewards = [one.id for one in found if one.id.startswith("reward-")]
+    assert sorted(of_rewards) == ["reward-backend", "reward-backend", "reward-model-template", "reward-scores"]
+    assert not any(one.message.startswith("reward.model: no ") for one in found)
+
+
+def test_a_function_without_a_file(tmp_path: Path):
+    found = check_job(job("reward.kind=function"), tmp_path, rehearse=False, sample_data=False)
+    (missing,) = [one for one in found if "reward.function" in one.message]
+    assert (missing.severity, missing.id) == ("error", "reward-function")
+    assert missing.remedy == "set reward.function to the path of a Python file"
+
+
+def test_a_short_deadline_names_its_two_ways_out():
+    (found,) = told("reward.deadline_s=20")
+    assert found.remedy == "set reward.timeout_s=5, a quarter of that, or raise reward.deadline_s"
+    assert told("reward.deadline_s=20", "reward.timeout_s=5") == []
+    (found,) = told("reward.on_outage=wait:20")
+    assert found.remedy == "set reward.timeout_s=5, a quarter of that, or raise reward.on_outage"
 
 
 def test_the_defaults_are_right():
@@ -216,6 +286,8 @@ def test_an_upstream_has_the_weights(tmp_path: Path):
         ({"max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 1}, {}, 512),
         ({}, {"model_max_length": 1024}, 1024),
         ({"max_position_embeddings": 512}, {"model_max_length": 1024}, 512),
+        ({"max_position_embeddings": None, "n_positions": 1024}, {}, 1024),
+        ({"max_position_embeddings": 9999, "text_config": {"max_position_embeddings": 256}}, {}, 256),
         ({}, {"model_max_length": 10**30}, None),
         ({"max_position_embeddings": -1}, {"model_max_length": "many"}, None),
     ],
@@ -228,19 +300,73 @@ def test_the_lower_limit_counts(tmp_path: Path, config: dict, tokenizer: dict, l
     assert [one.remedy for one in found] == ([f"set reward.max_length={limit}"] if limit else [])
 
 
+LENGTHS = ("data.max_prompt_length=2048", "data.max_response_length=4096")
+
+
+@pytest.mark.parametrize(
+    ("positions", "max_length", "message", "remedy"),
+    [
+        (
+            4096,
+            "null",
+            "data.max_prompt_length + max_response_length = 2048 + 4096 = 6144 is more than the 4096 positions of",
+            "set reward.max_length=4096 if that is meant",
+        ),
+        (
+            4096,
+            "100000",
+            "reward.max_length=100000 is more than the 4096 positions of",
+            "set reward.max_length=4096",
+        ),
+        (4096, "6144", "reward.max_length=6144 is more than the 4096 positions of", "set reward.max_length=4096"),
+        (4096, "1024", "reward.max_length=1024 is less than data.max_prompt_length", "set reward.max_length=4096"),
+        (8192, "100000", "reward.max_length=100000 is more than the 8192 positions", "set reward.max_length=8192"),
+        (8192, "4096", "reward.max_length=4096 is less than data.max_prompt_length", "set reward.max_length=6144"),
+        (
+            None,
+            "4096",
+            "reward.max_length=4096 is less than data.max_prompt_length + max_response_length = 2048 + 4096",
+            "set reward.max_length=6144, if the reward model takes that many",
+        ),
+    ],
+)
+def test_a_length_is_told_once_and_its_remedy_ends_it(
+    tmp_path: Path, positions: int | None, max_length: str, message: str, remedy: str
+):
+    folder = project(tmp_path) / "models/reward"
+    (folder / "config.json").write_text(json.dumps({**QWEN3_REWARD, "max_position_embeddings": positions}))
+    given = job(*PATHS, *LENGTHS, f"reward.max_length={max_length}")
+    found = check_job(given, tmp_path, rehearse=False, sample_data=False)
+    (length,) = [one for one in found if one.id == "reward-length"]
+    assert length.severity == "warning"
+    assert length.message.startswith(message)
+    assert length.remedy == remedy
+    followed = remedy.split()[1].rstrip(",")
+    assert of_model(tmp_path, *LENGTHS, followed) == []
+
+
+@pytest.mark.parametrize("max_length", ["null", "6144", "4096"])
+def test_a_length_without_the_folder(tmp_path: Path, max_length: str):
+    found = of_model(tmp_path, *LENGTHS, f"reward.max_length={max_length}")
+    assert [one.id for one in found] == (["reward-length"] if max_length == "4096" else [])
+
+
 @pytest.mark.parametrize(
     ("truncate", "message"),
     [
         ("right", "longer pairs lose the end of their longer text"),
-        ("left", "longer pairs lose the beginning of the prompt"),
+        ("left", "longer pairs lose the beginning of the prompt, then of the response"),
         ("error", "the first longer pair ends the job"),
     ],
 )
 def test_what_becomes_of_longer_pairs(tmp_path: Path, truncate: str, message: str):
     folder = project(tmp_path) / "models/reward"
     (folder / "config.json").write_text(json.dumps({**QWEN3_REWARD, "max_position_embeddings": 512}))
-    (found,) = of_model(tmp_path, f"reward.truncate={truncate}")
-    assert found.message.endswith(f": {message} (reward.truncate={truncate})")
+    for max_length in ("null", "6144", "256"):
+        (found,) = of_model(tmp_path, f"reward.truncate={truncate}", f"reward.max_length={max_length}")
+        assert found.message.endswith(f"{message} (reward.truncate={truncate})")
+    (found,) = of_model(tmp_path, "data.max_prompt_length=100", "data.max_response_length=100")
+    assert found.message.endswith("the server lowers it to that")  # and no pair is that long
 
 
 # ---- the script
