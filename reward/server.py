@@ -113,6 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # The lanes have the cores; the tokenizer's own threads would take them away.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # libgomp's threads wait for each other by spinning, for milliseconds: where others use the cores, that keeps
+    # them from computing (a forward pass of 15 ms took 30 to 250 then). With this they soon sleep.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         check_model_dir(args.model, weights=args.upstream is None, trust_remote_code=args.trust_remote_code)
         options = from_args(args, read_token(args.token_file) if args.token_file else None)
