@@ -4,7 +4,9 @@
     python -m reward.stats RUN_DIR --json --png rewards.png
 
 For each data source and for all: count, mean, standard deviation and quantiles of the reward, penalties, clamped
-and truncated scores, outages, errors and retries, the correlation with the response's length, and warnings.
+and truncated scores, outages, errors (with their commonest reasons) and retries, the seconds of a call, the
+correlation with the response's length, and warnings. The timestamp of a log line is that at which the call began;
+it ended ``latency_s`` later.
 Needs matplotlib for ``--png``, nothing beside Python for the rest. Memory grows with the number of rows (some 40
 bytes each), not with their texts.
 """
@@ -61,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m reward.stats",
         description="Distribution, course and oddities of the rewards in reward logs, for each data source.",
-        epilog="exit codes: 0 told, 1 nothing to read or no picture, 2 usage, 3 warnings under --strict. "
+        epilog="The timestamp of a log line is that at which the call began; it ended latency_s later. "
+        "exit codes: 0 told, 1 nothing to read or no picture, 2 usage, 3 warnings under --strict. "
         "example: python -m reward.stats runs/42 --png rewards.png",
     )
     parser.add_argument(
@@ -71,14 +74,20 @@ def _parser() -> argparse.ArgumentParser:
         help="a log file, a folder of them, a run folder, or - for stdin",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, for programs")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw distribution and course over time")
+    parser.add_argument(
+        "--png", type=Path, metavar="FILE", help="draw distribution and course over time; a name that ends in .png"
+    )
     parser.add_argument("--strict", action="store_true", help="exit 3 where there is a warning or a bad line")
     return parser
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Exit codes: see --help."""
-    arguments = _parser().parse_args(words)
+    parser = _parser()
+    arguments = parser.parse_args(words)
+    png: Path | None = arguments.png
+    if png is not None and png.suffix.lower() != ".png":
+        parser.error(f"--png {png}: a PNG is written; expected a name that ends in .png")
     try:
         report, table = summarise(arguments.logs)
         if arguments.json:
@@ -86,8 +95,9 @@ def main(words: Sequence[str] | None = None) -> int:
         else:
             print("\n".join(report.lines()))
         sys.stdout.flush()
-        if arguments.png is not None:
-            draw(table.series, arguments.png)
+        if png is not None:
+            draw(table.series, png)
+            print(f"wrote {png}", file=sys.stderr if arguments.json else sys.stdout, flush=True)
     except (LogError, PlotError) as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return EXIT_NOTHING

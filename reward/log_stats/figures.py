@@ -6,7 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reward.log_stats.series import Series
+from reward.log_stats.reading import STATUSES
+from reward.log_stats.series import NON_FINITE, Series
+
+_MOST_REASONS = 5
 
 
 @dataclass(frozen=True)
@@ -50,18 +53,31 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Reason:
+    """Why ``count`` rows have no score; ``text`` is that of the first one (others differ in digits alone)."""
+
+    status: str
+    count: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Figures:
     """One data source, or all.
 
     Attributes:
         rows: lines; of them ``scored``, ``penalties`` (stray think tags) and ``outage_penalties`` gave the trainer
-            a number, ``outages``, ``errors`` and ``cancelled`` none.
-        clamped, truncated, retried, non_finite: rows; ``retries``: requests beyond the first of each row.
+            a number, ``non_finite`` (NaN or infinite), ``outages``, ``errors`` and ``cancelled`` none.
+        clamped, truncated, retried: rows; ``retries``: requests beyond the first of each row.
         score: of every finite number that the trainer got, penalties included.
+        response_len: of every row that tells it.
+        latency_s: seconds of each call with its retries, also of those that ended without a score; not of
+            penalties for think tags, which ask no server.
         penalty_share: of the numbers that the trainer got, those that no reward model gave.
         length_correlation: of response length and score (Pearson's r) where the reward model gave it; None where
             one of the two is constant.
-        first, last: seconds since the epoch.
+        first, last: when the first call began and the last one ended, seconds since the epoch.
+        reasons: the commonest ones for rows without a score.
     """
 
     rows: int
@@ -83,13 +99,17 @@ class Figures:
     length_correlation: float | None
     first: float | None
     last: float | None
+    reasons: tuple[Reason, ...]
 
     @classmethod
     def of(cls, series: Series) -> Figures:
         """The figures of a series."""
         statuses = series.statuses
         numbers = statuses["ok"] + statuses["penalty"] + statuses["outage_penalty"]
-        times = [time for time in series.times if not math.isnan(time)]
+        begins = [time for time in series.times if not math.isnan(time)]
+        spans = zip(series.times, series.latencies, strict=True)
+        ends = [time + (0.0 if math.isnan(took) else took) for time, took in spans if not math.isnan(time)]
+        asked = series.of_kind(*(status for status in (*STATUSES, NON_FINITE) if status != "penalty"))
         return cls(
             rows=series.rows,
             scored=statuses["ok"],
@@ -102,14 +122,17 @@ class Figures:
             truncated=series.truncated,
             retried=series.retried,
             retries=series.retries,
-            non_finite=series.non_finite,
+            non_finite=statuses[NON_FINITE],
             penalty_share=(numbers - statuses["ok"]) / numbers if numbers else 0.0,
             score=Spread.of(series.scores),
             response_len=Spread.of(series.lengths),
-            latency_s=Spread.of(series.latencies),
-            length_correlation=correlation(*series.judged_pairs(range(len(series.scores)))),
-            first=min(times, default=None),
-            last=max(times, default=None),
+            latency_s=Spread.of(series.latencies[index] for index in asked),
+            length_correlation=correlation(*series.judged_pairs(range(series.rows))),
+            first=min(begins, default=None),
+            last=max(ends, default=None),
+            reasons=tuple(
+                Reason(status, count, text) for (status, text), count in series.reasons.most_common(_MOST_REASONS)
+            ),
         )
 
 

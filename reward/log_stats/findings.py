@@ -49,14 +49,14 @@ def _lost(figures: Figures) -> Iterator[tuple[str, str]]:
     without = {"outages": figures.outages, "errors": figures.errors, "cancelled": figures.cancelled}
     told = ", ".join(f"{name} {count}" for name, count in without.items() if count)
     if told:
-        yield "no-score", f"responses without a score: {told}; `error` in their lines says why"
+        yield "no-score", f"responses without a score: {told}"
 
 
 def _constant(series: Series, figures: Figures) -> Iterator[tuple[str, str]]:
     whole = figures.score
     if whole is None:
         return
-    judged = Spread.of(score for score, model in zip(series.scores, series.judged, strict=True) if model)
+    judged = Spread.of(series.scores[index] for index in series.judged())
     for spread, what in ((whole, "rewards"), (judged, "scores of the reward model")):
         if (
             spread is not None
@@ -101,7 +101,7 @@ def _drift(early: Sequence[float], late: Sequence[float]) -> Iterator[tuple[str,
     assert first is not None
     assert last is not None
     ratio = last.mean / first.mean if first.mean > 0 else math.inf if last.mean > 0 else 1.0
-    noise = math.sqrt(first.std**2 / first.count + last.std**2 / last.count)
+    noise = math.hypot(first.std / math.sqrt(first.count), last.std / math.sqrt(last.count))
     if not 1 / DRIFT < ratio < DRIFT and abs(last.mean - first.mean) > DRIFT_SIGMA * noise:
         yield (
             "length-drift",

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 STDIN = "-"
 # A line is a prompt and a response, each of reward_log's REWARD_LOG_MAX_CHARS: far below this.
 _LONGEST_LINE = 64 * 2**20
-_LONGEST_NAME = 120
+_LONGEST_NAME, _LONGEST_REASON = 120, 300
 STATUSES = ("ok", "penalty", "outage_penalty", "outage", "error", "cancelled")
 
 
@@ -39,7 +39,8 @@ class Row(NamedTuple):
     Attributes:
         score: what the trainer got; None where it got nothing, or no finite number (``non_finite``).
         response_len: characters of the response, thinking included.
-        time: seconds since the epoch.
+        time: seconds since the epoch when the call began; it ended ``latency_s`` later.
+        error: why there is no score, cut short; empty where the line does not say.
         attempts: requests to the server; 1 where it is not told.
     """
 
@@ -53,6 +54,7 @@ class Row(NamedTuple):
     clamped: bool
     truncated: bool
     attempts: int
+    error: str = ""
 
 
 def find_logs(places: Sequence[str]) -> list[str]:
@@ -138,6 +140,7 @@ def _row(line: bytes, whole: bool, name: str, number: int) -> Row | BadLine:
         clamped=_clamped(record.get("clamped"), value, raw),
         truncated=_number(record.get("truncated")) == 1,
         attempts=_attempts(record.get("attempts")),
+        error=str(record.get("error") or "")[:_LONGEST_REASON],
     )
 
 

@@ -13,6 +13,7 @@ from reward.log_stats.reading import BadLine
 
 ALL = "all"
 SHOWN_BAD_LINES = 20
+_SHOWN_REASON = 240
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,25 @@ class Report:
         }
 
     def lines(self) -> list[str]:
-        """For a person: three tables with a line for each data source, then the warnings."""
+        """For a person: tables with a line for each data source, then the warnings and the reasons of errors."""
         whole = self.whole
-        span = f", {_clock(whole.first)} to {_clock(whole.last)}" if whole.first and whole.last else ""
+        known = whole.first is not None and whole.last is not None
+        span = f", {_clock(whole.first or 0.0)} to {_clock(whole.last or 0.0)}" if known else ""
         told = [f"{_counted(len(self.files), 'file')}, {_counted(whole.rows, 'row')}{span}"]
         rows = dict(self.sources) if len(self.sources) == 1 else {**self.sources, ALL: whole}
         spread = ["mean", "std", "min", "5 %", "25 %", "median", "75 %", "95 %", "max"]
         told += _table("score", ["count", *spread], {name: _spread(of.score) for name, of in rows.items()})
         told += _table("response length", ["mean", "median", "95 %", "max", "r with score"], _lengths(rows))
-        columns = ["scored", "penalties", "share", "clamped", "truncated", "retried", "outages", "errors", "p95 s"]
+        columns = ["scored", "penalties", "share", "NaN", "clamped", "truncated", "retried", "outages", "errors"]
         told += _table("calls", columns, {name: _calls(of) for name, of in rows.items()})
+        told += _table("seconds of a call*", ["calls", "median", "95 %", "max"], _latencies(rows))
+        told.append("* with its retries; also of calls that ended without a score")
         if self.warnings or self.bad_count:
             told.append("")
         told += [f"warning: {plain(str(warned))}" for warned in self.warnings]
+        for name, figures in self.sources.items():
+            for reason in figures.reasons:
+                told.append(plain(f"{name}: {reason.count} x {reason.status}: {_cut(reason.text)}"))
         told += [f"warning: {plain(str(line))}" for line in self.bad_lines]
         if self.bad_count > len(self.bad_lines):
             told.append(f"warning: {self.bad_count - len(self.bad_lines)} more bad lines")
@@ -103,13 +110,26 @@ def _calls(figures: Figures) -> list[str]:
         str(figures.scored),
         str(figures.penalties + figures.outage_penalties),
         f"{figures.penalty_share:.1%}",
+        str(figures.non_finite),
         str(figures.clamped),
         str(figures.truncated),
         str(figures.retried),
         str(figures.outages + figures.outage_penalties),
         str(figures.errors + figures.cancelled),
-        _number(figures.latency_s.p95 if figures.latency_s else None),
     ]
+
+
+def _latencies(rows: Mapping[str, Figures]) -> dict[str, list[str]]:
+    told = {}
+    for name, figures in rows.items():
+        took = figures.latency_s
+        values = [None] * 3 if took is None else [took.median, took.p95, took.max]
+        told[name] = [str(took.count if took else 0), *map(_number, values)]
+    return told
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_REASON else f"{text[:_SHOWN_REASON]}..."
 
 
 def _table(title: str, columns: list[str], rows: Mapping[str, list[str]]) -> list[str]:

@@ -75,6 +75,11 @@ def test_log_of_the_client(
     assert (code["penalties"], code["outage_penalties"], code["outages"]) == (1, 1, 1)
     assert code["retries"] >= 2
     assert got["rows"] == got["all"]["rows"] == 5
+    (reason,) = code["reasons"]
+    assert (reason["status"], reason["count"]) == ("outage", 1)
+    assert reason["text"].startswith(f"RewardOutageError: reward server {down} gave no score")
+    assert code["latency_s"]["count"] == 2  # the two that asked
+    assert code["last"] - code["first"] >= 0.2
     assert {warned["kind"] for warned in got["warnings"]} == {
         "clamped",
         "no-score",
@@ -90,7 +95,7 @@ def test_log_of_scripts_with_one_file(tmp_path: Path, capsys: pytest.CaptureFixt
     got = told(capsys, file)
     (figures,) = got["data_sources"].values()
     assert list(got["data_sources"]) == ["(none)"]
-    assert (figures["scored"], figures["penalties"], figures["clamped"], figures["non_finite"]) == (2, 1, 1, 1)
+    assert (figures["scored"], figures["penalties"], figures["clamped"], figures["non_finite"]) == (1, 1, 1, 1)
     assert (figures["score"]["count"], figures["score"]["mean"]) == (2, -5.0)
     assert (figures["first"], figures["last"]) == (1766570400.5, 1766570401.5)
     assert "non-finite" in [warned["kind"] for warned in got["warnings"]]
@@ -185,7 +190,7 @@ def test_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_names_of_data_sources_do_not_steer_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ["\x1b[2J", "a\nb", "\ud800", "安全", "$x_$"]
+    names = ["\x1b[2J$x_$", "a\nb\ud800", "安全"]
     file = write(tmp_path / "a.jsonl", *({**OLD_SCORE, "data_source": name} for name in names))
     assert stats.main([str(file), "--png", str(tmp_path / "a.png")]) == 0
     shown = capsys.readouterr().out
@@ -204,11 +209,19 @@ def picture_size(file: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    "scores", [[1.0], [0.0] * 50, [1e300, -1e300, 0.0], [-1.7e308, 1.7e308], [None], list(range(500))], ids=len
+    "scores",
+    [[0.0] * 50, [math.nan] * 3, [-1.7e308, 1.7e308], [None], list(range(500))],
+    ids=len,
 )
 def test_png_of_any_scores(scores: list[float | None], tmp_path: Path) -> None:
     rows = [
-        {"status": "ok" if score is not None else "error", "score": score, "timestamp_epoch": 1e9 + n}
+        {
+            "status": "ok" if score is not None else "error",
+            "score": score,
+            "timestamp_epoch": 1e9 + n,
+            "response_len": 1e308 * (n % 2),
+            "clamped": n % 3,
+        }
         for n, score in enumerate(scores)
     ]
     file = write(tmp_path / "a.jsonl", *rows, {**rows[0], "data_source": "other", "timestamp_epoch": None})
@@ -222,7 +235,41 @@ def test_png_of_any_scores(scores: list[float | None], tmp_path: Path) -> None:
 def test_png_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path / "a.jsonl", OLD_SCORE)
     assert stats.main([str(file), "--png", str(tmp_path / "no" / "a.png")]) == 1
-    assert "No such file or directory" in capsys.readouterr().err
+    assert f"no such folder {tmp_path / 'no'}; make it first" in capsys.readouterr().err
+    (tmp_path / "d.png").mkdir()
+    assert stats.main([str(file), "--png", str(tmp_path / "d.png")]) == 1
+    assert "Is a directory" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        stats.main([str(file), "--png", str(tmp_path / "a.txt")])
+    assert ended.value.code == 2
+    assert "expected a name that ends in .png" in capsys.readouterr().err
+    assert not (tmp_path / "a.txt").exists()
+
+
+def test_what_was_written_is_told_beside_the_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, png = write(tmp_path / "a.jsonl", OLD_SCORE), tmp_path / "a.PNG"
+    assert stats.main([str(file), "--json", "--png", str(png)]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["rows"] == 1
+    assert shown.err == f"wrote {png}\n"
+
+
+def test_text_tells_reasons_times_and_what_is_no_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nan = {**OLD_SCORE, "score": math.nan, "latency_s": 60.0}
+    lost = {**OLD_SCORE, "status": "error", "score": None, "error": "why\x1b " * 100}
+    assert stats.main([str(write(tmp_path / "a.jsonl", nan, nan, lost, lost))]) == 0
+    shown = capsys.readouterr().out
+    first, last = shown.splitlines()[0].split(", ")[2].split(" to ")
+    assert (first[-2:], last[-2:]) == ("00", "00")
+    assert first < last  # the calls ended a minute after they began
+    (calls,) = [line.split() for line in shown.splitlines() if line.startswith("(none)") and "%" in line]
+    assert calls[1:5] == ["0", "0", "0.0%", "2"]
+    (reason,) = [line for line in shown.splitlines() if "2 x error: " in line]
+    assert reason.startswith("(none): 2 x error: why? why? ")
+    assert reason.endswith("...")
+    assert len(reason) < 300
 
 
 def test_memory_grows_with_the_numbers_not_with_the_texts(tmp_path: Path) -> None:

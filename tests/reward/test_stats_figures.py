@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reward.log_stats.figures import Figures, Spread, correlation, quantile
+from reward.log_stats.courses import medians, time_axis
+from reward.log_stats.figures import Figures, Reason, Spread, correlation, quantile
 from reward.log_stats.findings import warnings_of
+from reward.log_stats.plot import middle_range
 from reward.log_stats.reading import Row
-from reward.log_stats.series import OTHERS, Series, SourceTable
+from reward.log_stats.series import OTHER_REASONS, OTHERS, Series, SourceTable
 
 NUMBERS = st.floats(-1e9, 1e9).map(lambda number: round(number, 6))
 
@@ -106,15 +108,87 @@ def test_counts() -> None:
             row(None, non_finite=True),
         )
     )
-    assert (figures.rows, figures.scored, figures.penalties, figures.outage_penalties) == (8, 3, 1, 1)
+    assert (figures.rows, figures.scored, figures.penalties, figures.outage_penalties) == (8, 2, 1, 1)
     assert (figures.outages, figures.errors, figures.cancelled, figures.non_finite) == (1, 1, 1, 1)
     assert (figures.clamped, figures.truncated, figures.retried, figures.retries) == (1, 1, 3, 11)
-    assert figures.penalty_share == 2 / 5
+    assert figures.penalty_share == 2 / 4
     assert figures.score is not None
     assert figures.score.count == 4
-    assert (figures.first, figures.last) == (0.0, 20.0)
+    assert (figures.first, figures.last) == (0.0, 20.1)
     assert figures.response_len is not None
-    assert figures.response_len.count == 3
+    assert figures.response_len.count == 7
+
+
+def test_latency_is_that_of_every_call_that_asked_the_server() -> None:
+    rows = [row(latency_s=0.1, time=5.0)] * 3 + [row(None, "outage", latency_s=6.0, time=1.0)] * 57
+    figures = Figures.of(series(*rows, *[row(-40.0, "penalty", latency_s=0.0)] * 100))
+    assert figures.latency_s is not None
+    assert (figures.latency_s.count, figures.latency_s.median, figures.latency_s.p95) == (60, 6.0, 6.0)
+    assert figures.last == 7.0
+
+
+def test_scores_that_are_no_number_keep_their_times_and_are_not_scored() -> None:
+    rows = [row(None, non_finite=True, time=float(n), clamped=True) for n in range(3, 50)]
+    figures = Figures.of(series(*rows))
+    assert (figures.rows, figures.scored, figures.non_finite, figures.clamped) == (47, 0, 47, 0)
+    assert (figures.first, figures.last, figures.penalty_share) == (3.0, 49.1, 0.0)
+
+
+def test_reasons_that_differ_in_digits_are_one() -> None:
+    outages = [row(None, "outage", error=f"no score ({n} attempts) <x at 0x7f{n:x}>") for n in range(1, 8)]
+    made = series(row(), *outages, row(None, "error", error="no score (1 attempts) <x at 0x7f>"))
+    assert Figures.of(made).reasons == (
+        Reason("outage", 7, "no score (1 attempts) <x at 0x7f1>"),
+        Reason("error", 1, "no score (1 attempts) <x at 0x7f>"),
+    )
+    whole = Series()
+    whole.extend(made)
+    whole.extend(made)
+    assert [reason.count for reason in Figures.of(whole).reasons] == [14, 2]
+
+
+def test_reasons_without_end_share_one() -> None:
+    made = series(*(row(None, "error", error="x" * n) for n in range(1, 1001)))
+    assert len(made.reasons) == 51
+    assert made.reasons["error", OTHER_REASONS] == 950
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=80))
+def test_range_of_a_picture(numbers: list[float]) -> None:
+    low, high = middle_range(numbers)
+    assert low < high
+    drawn = sum(low <= number <= high for number in numbers)
+    assert drawn >= 0.9 * len(numbers) - 1
+    if len(numbers) < 20:
+        assert drawn == len(numbers)
+
+
+def test_one_value_far_off_does_not_squeeze_the_others() -> None:
+    low, high = middle_range([-40.0, *(n / 100 for n in range(100))])
+    assert -2 < low < 0
+    assert high == 0.99
+
+
+def test_all_data_sources_share_one_time_axis() -> None:
+    early = series(*(row(time=1000.0 + n) for n in range(61)))
+    late = series(row(time=1600.0), row(None, "outage", time=1300.0))
+    axis = time_axis([late, early])
+    assert axis.label.startswith("minutes")
+    assert axis.places(late) == [10.0, 5.0]
+    assert axis.places(early)[60] == 1.0
+    assert axis.low < 0 < 10 < axis.high
+    by_row = time_axis([late, series(row(time=None))])
+    assert (by_row.places(late), by_row.label[:3]) == ([0.0, 1.0], "row")
+
+
+def test_rows_at_one_instant_are_one_point_of_a_course() -> None:
+    together = series(*(row(time=0.0) for _ in range(300)), *(row(time=100.0) for _ in range(300)))
+    axis = time_axis([together])
+    dots = [(place, float(number % 300)) for number, place in enumerate(axis.places(together))]
+    course = medians(dots, axis)
+    assert course.at == [0.0, 100.0]
+    assert course.median == [149.5, 149.5]
+    assert course.low == pytest.approx([29.9, 29.9])
 
 
 def test_a_plain_training_has_no_warning() -> None:
