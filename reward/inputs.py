@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -15,6 +17,8 @@ from reward.chat_frame import find_frame
 from reward.encoders import Encoded, Encoder, FastChats, FastPairs, SlowPairs
 from reward.errors import EmptyPairError, InputTextError, ModelDirError, ScoringError, TooLongError
 from reward.truncation import Truncate, kept_positions
+
+log = logging.getLogger("reward.inputs")
 
 Style = Literal["pair", "chat"]
 
@@ -64,7 +68,8 @@ class PairTokenizer:
             style: ``pair`` is ``tokenizer(prompt, response)``; ``chat`` is the model's chat template over a
                 user's and an assistant's message, without another begin token.
             truncate: what becomes of a pair that is too long, see :mod:`reward.truncation`.
-            max_length: upper bound; the tokenizer's and the model's own limits may be lower.
+            max_length: upper bound; the tokenizer's and the model's own limits may be lower, which a line in the
+                log tells.
             trust_remote_code: whether Python code in the model directory may be executed.
 
         Raises:
@@ -81,7 +86,13 @@ class PairTokenizer:
         self._encoder = _encoder(path, tokenizer, style, self._with_types)
         self._truncate = truncate
         self.pad_id = _padding_token(path, tokenizer, config)
-        self.max_length = _limit(path, max_length, tokenizer, config)
+        self.max_length, whose = min((max_length, ""), *_limits(path, tokenizer, config))
+        if whose:
+            log.warning(
+                "max_length %d is more than the %d %s, and becomes %d: longer pairs are %s (--truncate %s)",
+                max_length, self.max_length, whose, self.max_length, "refused" if truncate == "error" else "cut",
+                truncate,
+            )  # fmt: skip
         self._require_vocabulary(path)
         fixed = list(self._encoder.encode_many([("a", "b")])[0].owners()).count(None)
         if fixed >= self.max_length:
@@ -193,15 +204,16 @@ def _padding_token(path: Path, tokenizer: Any, config: Any) -> int:
     raise ModelDirError(f"{path}: neither tokenizer nor config has a padding or end token; set pad_token_id.")
 
 
-def _limit(path: Path, max_length: int, tokenizer: Any, config: Any) -> int:
+def _limits(path: Path, tokenizer: Any, config: Any) -> list[tuple[int, str]]:
+    """The tokens that the tokenizer and the model take at most, and whose limit that is."""
     longest = tokenizer.model_max_length
+    file = path / "tokenizer_config.json"
     if not isinstance(longest, (int, float)) or math.isnan(longest):
-        raise ModelDirError(
-            f"{path / 'tokenizer_config.json'}: model_max_length is {longest!r}; expected a number of tokens"
-        )
-    limits = [int(min(max_length, longest))]  # a tokenizer without a limit has 1e30, or infinity
+        raise ModelDirError(f"{file}: model_max_length is {longest!r}; expected a number of tokens")
+    # A tokenizer without a limit has 1e30, or infinity.
+    limits = [(int(min(longest, sys.maxsize)), f"tokens of model_max_length in {file}")]
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     if positions is not None and positions > 0:
         first = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
-        limits.append(int(positions) - first)
-    return min(limits)
+        limits.append((int(positions) - first, f"positions of the model ({path / 'config.json'})"))
+    return limits

@@ -128,6 +128,31 @@ def test_limits_of_the_model(tmp_path: Path) -> None:
     assert PairTokenizer(FAMILIES["qwen"](tmp_path / "q", model_max_length=90)).max_length == 90
 
 
+@pytest.mark.parametrize(
+    ("family", "limit", "truncate", "told"),
+    [
+        ("bert", 10**30, "right", "max_length 2048 is more than the 512 positions of the model"),
+        ("bert", 90, "left", "max_length 2048 is more than the 90 tokens of model_max_length in"),
+        ("roberta", 10**30, "error", "max_length 2048 is more than the 512 positions of the model"),
+    ],
+)
+def test_a_limit_that_is_lowered_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, family: str, limit: int, truncate: Any, told: str
+) -> None:
+    path = FAMILIES[family](tmp_path, model_max_length=limit)
+    ours = PairTokenizer(path, truncate=truncate)
+    (record,) = [one for one in caplog.records if one.name == "reward.inputs"]
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith(told)
+    cut = "refused" if truncate == "error" else "cut"
+    assert record.getMessage().endswith(
+        f", and becomes {ours.max_length}: longer pairs are {cut} (--truncate {truncate})"
+    )
+    caplog.clear()
+    PairTokenizer(path, truncate=truncate, max_length=ours.max_length)
+    assert not [one for one in caplog.records if one.name == "reward.inputs"]
+
+
 def test_padding_token(tmp_path: Path) -> None:
     assert PairTokenizer(qwen(tmp_path / "own")).pad_id == reference(tmp_path / "own").pad_token_id
     assert PairTokenizer(FAMILIES["llama"](tmp_path / "end")).pad_id == reference(tmp_path / "end").eos_token_id
