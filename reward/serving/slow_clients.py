@@ -1,7 +1,8 @@
 """What a connection may hold, and for how long, before it has sent the head of a request.
 
 uvicorn 0.30 to 0.54 has a deadline for idle connections between two requests, and none for a first request that
-never comes, or comes a byte a minute; with httptools there is no bound to the size of a head either.
+never comes, or comes a byte a minute; with httptools there is no bound to the size of a head either, nor to the
+number of requests that are sent without waiting for an answer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ else:
     _Base = object
 
 MOST_HEAD_BYTES = 64 * 1024
+MOST_PIPELINED = 1000
 
 
 class _Guard(_Base):  # type: ignore[misc,unused-ignore]
@@ -43,6 +45,9 @@ class _Guard(_Base):  # type: ignore[misc,unused-ignore]
         """Parse, then see whether a request is being worked on; if none is, the head is still under way."""
         super().data_received(data)
         if self.transport.is_closing():
+            return
+        if len(getattr(self, "pipeline", ())) > MOST_PIPELINED:
+            self._give_up("pipelined")
             return
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
@@ -94,7 +99,8 @@ def guarded_protocol(
 
     Args:
         read_timeout: seconds for the head of a request.
-        count: gets a reason for each connection that was closed: ``slow_head``, ``large_head`` or ``large_body``.
+        count: gets a reason for each connection that was closed: ``slow_head``, ``large_head``, ``large_body`` or
+            ``pipelined``.
     """
     limits = {
         "read_timeout": read_timeout,

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from raw_http import closed
 
-from reward.serving.slow_clients import MOST_HEAD_BYTES, guarded_protocol, uvicorn_protocol
+from reward.serving.slow_clients import MOST_HEAD_BYTES, MOST_PIPELINED, guarded_protocol, uvicorn_protocol
 
 Client = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 TIMEOUT = 0.3
@@ -130,6 +130,24 @@ def test_but_not_for_ever(protocol: str) -> None:
             assert sent < 30_000_000
 
     assert serve(protocol, client) == ["large_body"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_requests_without_waiting_for_answers(protocol: str) -> None:
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(3):
+            writer.write(HEAD + b"0\r\n\r\n")
+        for _ in range(3):
+            assert b"200" in await answer(reader)
+        writer.write((HEAD + b"0\r\n\r\n") * (2 * MOST_PIPELINED))
+        if protocol == PROTOCOLS[0]:
+            await closed(reader)
+        else:
+            for _ in range(2 * MOST_PIPELINED):
+                assert b"200" in await answer(reader)
+
+    # h11 takes one request after the other.
+    assert serve(protocol, client) == (["pipelined"] if protocol == PROTOCOLS[0] else [])
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
