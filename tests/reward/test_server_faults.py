@@ -154,7 +154,8 @@ def test_slow_clients(guarded: RunningServer) -> None:
                 assert (await asyncio.wait_for(read_answer(reader), 10)).status == 200
             await asyncio.sleep(0.2)
         ends = await slow
-        assert ends[:4] == [b"", b"", b"", b""] or ends[3].startswith(b"HTTP/1.1 400")
+        assert list(ends[:3]) == [b"", b"", b""]
+        assert ends[3] == b"" or ends[3].startswith(b"HTTP/1.1 400")
         assert ends[4] == (408, b"")
 
     started = time.monotonic()
@@ -246,7 +247,7 @@ def test_killed_in_a_batch(slow_model_dir: Path, tmp_path: Path) -> None:
         server.process.kill()
         with pytest.raises(requests.ConnectionError):
             future.result()
-        with pytest.raises(RewardOutageError, match="ConnectionError") as error:
+        with pytest.raises(RewardOutageError, match="no score within 1 s") as error:
             waiting.result()
     assert server.url in str(error.value)
     assert error.value.attempts > 1
