@@ -111,11 +111,7 @@ def _ask(settings: ClientSettings) -> dict[str, float]:
     except RewardError as refused:
         text = str(refused)
         if "HTTP 401" in text:
-            raise CanaryError(
-                "unauthorized",
-                f"{text}; REWARD_SERVER_TOKEN_FILE ({settings.token_file or 'not set'}) holds another token than "
-                "the server was started with",
-            ) from refused
+            raise CanaryError("unauthorized", text) from refused
         raise CanaryError(
             "reply", f"{text}; that is no answer of `python -m reward.server`: does another program listen there?"
         ) from refused

@@ -5,7 +5,7 @@
 (``reward.custom_reward_function.*`` from verl 0.8 on). Other names: ``compute_score_async`` (awaited; no thread
 waits), ``compute_score_batch`` (0.6.1's reward manager ``batch``) and ``safe_hack_reward`` (the score alone).
 Importing this file touches no network and reads no setting; see :mod:`reward.verl_client.scoring` and
-:class:`reward.verl_client.settings.ClientSettings`.
+:class:`reward.verl_client.settings.ClientSettings`. By hand: ``python -m reward.client --help``.
 
 What verl does with an exception of this function, so that an outage is never a plain score:
 
@@ -59,3 +59,8 @@ __all__ = [
     "compute_score_batch",
     "safe_hack_reward",
 ]
+
+if __name__ == "__main__":
+    from reward.verl_client.command import main
+
+    sys.exit(main())

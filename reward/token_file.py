@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 from pathlib import Path
 
 from reward.errors import RewardConfigError
 
 _known: dict[tuple[str, int], str] = {}
+_warned: set[tuple[Path, int]] = set()
 
 
 def read_token(path: Path) -> str:
-    """The token in ``path``, white space at its ends removed.
+    """The token in ``path``, white space at its ends removed; warns once where other users can read it.
 
     Raises:
         ValueError: the file is empty, or holds what an HTTP header cannot.
         OSError: it cannot be read.
     """
     # Bytes that are no UTF-8 decode to what the next line refuses.
-    token = path.read_text(encoding="utf-8", errors="replace").strip()
+    with path.open(encoding="utf-8", errors="replace") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        token = file.read().strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ValueError(f"{path}: expected one token of printable ASCII characters without spaces")
+    if mode & (stat.S_IRGRP | stat.S_IROTH) and (path, os.getpid()) not in _warned:
+        _warned.add((path, os.getpid()))
+        logging.getLogger("reward").warning(
+            "token file %s: other users can read it (mode %04o); chmod 600 it", path, mode
+        )
     return token
 
 

@@ -10,6 +10,7 @@ import aiohttp
 
 from reward.errors import RewardConfigError
 from reward.token_file import is_known, known_token, was_replaced
+from reward.verl_client.causes import cause_text
 from reward.verl_client.replies import ServerScore, read_reply, request_body, request_headers
 from reward.verl_client.retries import CONNECT_TIMEOUT_S, PROGRESS, Failure, Retries
 from reward.verl_client.settings import ClientSettings
@@ -81,7 +82,7 @@ async def _attempt(
         aiohttp.ClientResponseError,
         asyncio.TimeoutError,
     ) as error:
-        return Failure(f"{type(error).__name__}: {error}")
+        return Failure(cause_text(error, timeout))
     except aiohttp.ClientError as error:
         raise RewardConfigError(f"REWARD_SERVER_URL {settings.url}: {type(error).__name__}: {error}") from error
     if status == 401 and path is not None and token is not None:
@@ -90,7 +91,7 @@ async def _attempt(
                 return Failure(f"HTTP 401 for the token that {path} held before")
         except OSError as error:
             return Failure(f"HTTP 401; REWARD_SERVER_TOKEN_FILE {path}: {error}")
-    return read_reply(settings.url, status, retry_after, content, attempts)
+    return read_reply(settings.url, status, retry_after, content, attempts, path)
 
 
 async def _client() -> _LoopClient:

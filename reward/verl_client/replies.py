@@ -44,8 +44,10 @@ def request_headers(token: str | None) -> dict[str, str]:
     return headers
 
 
-def read_reply(url: str, status: int, retry_after: str, content: bytes, attempts: int) -> ServerScore | Failure:
-    """What a whole reply means.
+def read_reply(
+    url: str, status: int, retry_after: str, content: bytes, attempts: int, token_file: str | None = None
+) -> ServerScore | Failure:
+    """What a whole reply means; ``token_file`` is that of the token which was sent.
 
     Raises:
         RewardReplyError: a status that is not worth a retry, or no finite ``score``.
@@ -54,7 +56,8 @@ def read_reply(url: str, status: int, retry_after: str, content: bytes, attempts
         return Failure(f"HTTP {status}", retry_after_seconds(retry_after, time.time()))
     shown = content[: 4 * _SHOWN_CHARS].decode("utf-8", "replace")[:_SHOWN_CHARS]
     if status != 200:
-        raise RewardReplyError(f"reward server {url}: HTTP {status}: {shown}")
+        said = _detail(content) or shown
+        raise RewardReplyError(f"reward server {url}: HTTP {status}: {said}{_remedy(status, token_file)}")
     try:
         body = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -70,6 +73,32 @@ def read_reply(url: str, status: int, retry_after: str, content: bytes, attempts
         _count(fields.get("tokens")),
         _count(fields.get("dropped_tokens")),
     )
+
+
+def _detail(content: bytes) -> str:
+    """The sentence in our server's refusals; empty where there is none."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return ""
+    detail = body.get("detail") if isinstance(body, dict) else None
+    return detail[:_SHOWN_CHARS] if isinstance(detail, str) else ""
+
+
+def _remedy(status: int, token_file: str | None) -> str:
+    if status == 401 and token_file is None:
+        return (
+            "; no token was sent: set REWARD_SERVER_TOKEN_FILE (keyword server_token_file) to the file that the "
+            "server got as --token-file"
+        )
+    if status == 401:
+        return (
+            f"; REWARD_SERVER_TOKEN_FILE {token_file} holds another token than the file that the server got as "
+            "--token-file"
+        )
+    if status in (404, 405):
+        return "; REWARD_SERVER_URL must be http://HOST:PORT of `python -m reward.server`, without /score"
+    return ""
 
 
 def _finite(value: Any) -> float | None:

@@ -12,6 +12,7 @@ import urllib3
 
 from reward.errors import RewardConfigError
 from reward.token_file import known_token, was_replaced
+from reward.verl_client.causes import cause_text
 from reward.verl_client.replies import ServerScore, read_reply, request_body, request_headers
 from reward.verl_client.retries import CONNECT_TIMEOUT_S, PROGRESS, Failure, Retries
 from reward.verl_client.settings import ClientSettings
@@ -66,14 +67,14 @@ def _attempt(settings: ClientSettings, body: bytes, timeout: float, attempts: in
     except (urllib3.exceptions.LocationValueError, urllib3.exceptions.URLSchemeUnknown) as error:
         raise RewardConfigError(f"REWARD_SERVER_URL {settings.url}: {error}") from error
     except urllib3.exceptions.HTTPError as error:
-        return Failure(f"{type(error).__name__}: {error}")
+        return Failure(cause_text(error, timeout))
     if reply.status == 401 and path is not None and token is not None:
         try:
             if was_replaced(path, token):
                 return Failure(f"HTTP 401 for the token that {path} held before")
         except OSError as error:
             return Failure(f"HTTP 401; REWARD_SERVER_TOKEN_FILE {path}: {error}")
-    return read_reply(settings.url, reply.status, reply.headers.get("Retry-After", ""), reply.data, attempts)
+    return read_reply(settings.url, reply.status, reply.headers.get("Retry-After", ""), reply.data, attempts, path)
 
 
 def _connections() -> urllib3.PoolManager:

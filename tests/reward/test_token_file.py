@@ -9,6 +9,7 @@ import pytest
 from reward_servers import Stub, reply, scored, stub_server
 
 from reward.client import RewardConfigError, RewardOutageError, RewardReplyError, compute_score
+from reward.token_file import read_token
 
 
 @pytest.fixture(autouse=True)
@@ -75,12 +76,23 @@ def test_file_without_a_token(tmp_path: Path, content: bytes) -> None:
         assert stub.requests == []
 
 
+def test_file_that_others_can_read_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    open_file, closed = tmp_path / "open", tmp_path / "closed"
+    for file, mode in ((open_file, 0o640), (closed, 0o600)):
+        file.write_text("s3cret")
+        file.chmod(mode)
+        for _ in range(3):
+            assert read_token(file) == "s3cret"
+    (told,) = caplog.messages
+    assert told == f"token file {open_file}: other users can read it (mode 0640); chmod 600 it"
+
+
 def test_refused_token_is_an_error(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first")
     with stub_server(scored(1.0), reply(401)) as stub:
         score(stub, token)
-        with pytest.raises(RewardReplyError, match="HTTP 401"):
+        with pytest.raises(RewardReplyError, match=f"HTTP 401: .*REWARD_SERVER_TOKEN_FILE {token} holds another"):
             score(stub, token)
         token.write_text("second")  # refused, too: no endless reading
         with pytest.raises(RewardReplyError, match="HTTP 401"):
