@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from reward.errors import ModelDirError
 from reward.weight_files import check_weights
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # PretrainedConfig's default where neither num_labels nor id2label is written (transformers 4.56 and 5.10).
 _DEFAULT_LABELS = 2
 
@@ -54,7 +56,7 @@ def check_model_dir(path: Path, *, weights: bool = True, trust_remote_code: bool
 
 def _config_file(path: Path) -> Path:
     if not path.is_dir():
-        raise ModelDirError(f"{path}: no such directory. Give --model what save_pretrained wrote.")
+        raise ModelDirError(_no_directory(path))
     if not (path / "config.json").is_file():
         if (path / "adapter_config.json").is_file():
             raise ModelDirError(
@@ -63,6 +65,18 @@ def _config_file(path: Path) -> Path:
             )
         raise ModelDirError(f"{path / 'config.json'}: missing. Give --model what save_pretrained wrote.")
     return path / "config.json"
+
+
+def _no_directory(path: Path) -> str:
+    if path.exists():
+        return f"{path}: is a file, not a directory. Give --model the directory that save_pretrained wrote."
+    told = f"{path}: no such directory. Give --model what save_pretrained wrote."
+    if _HUB_NAME.fullmatch(str(path)) and not path.parent.exists():
+        told += (
+            f" If {path} is a name on the Hugging Face hub: nothing is downloaded here; run hf download {path} "
+            f"--local-dir models/{path.name}, and give --model models/{path.name}."
+        )
+    return told
 
 
 def _labels(config: dict[str, Any]) -> Any:

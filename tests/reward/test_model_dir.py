@@ -48,6 +48,21 @@ def test_missing_path() -> None:
     assert seconds < 5
 
 
+def test_a_path_that_is_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "models").mkdir()
+    with pytest.raises(ModelDirError, match=r"model\.safetensors: is a file, not a directory"):
+        check_model_dir(tmp_path / "model.safetensors")
+    with pytest.raises(
+        ModelDirError, match=r"run hf download Qwen/Qwen3-0\.6B --local-dir models/Qwen3-0\.6B, and"
+    ):
+        check_model_dir(Path("Qwen/Qwen3-0.6B"))
+    for path in (Path("models/Qwen3-0.6B"), Path("Qwen3-0.6B"), tmp_path / "Qwen/Qwen3-0.6B"):
+        with pytest.raises(ModelDirError, match=r"no such directory\. Give --model what save_pretrained wrote\.$"):
+            check_model_dir(path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
