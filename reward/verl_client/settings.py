@@ -115,8 +115,8 @@ def _count(keywords: Mapping[str, Any], name: str, default: str, least: int) -> 
 def _url(text: str) -> str:
     if not text:
         raise RewardConfigError(
-            "REWARD_SERVER_URL is not set: in a job the launcher sets it; by hand set it (or the keyword server_url) "
-            "to where `python -m reward.server` listens, e.g. http://127.0.0.1:8000"
+            "REWARD_SERVER_URL is not set: in a job the launcher sets it; by hand set it (or the keyword "
+            "server_url) to where `python -m reward.server` listens, e.g. http://127.0.0.1:8000"
         )
     try:
         parts = urlsplit(text)
