@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m reward.stats",
         description="Distribution, course and oddities of the rewards in reward logs, for each data source.",
         epilog="The timestamp of a log line is that at which the call began; it ended latency_s later. "
+        "Lengths are characters of a response with its thinking part. "
         "exit codes: 0 told, 1 nothing to read or no picture, 2 usage, 3 warnings under --strict. "
         "example: python -m reward.stats runs/42 --png rewards.png",
     )

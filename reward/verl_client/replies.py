@@ -56,7 +56,7 @@ def read_reply(
         return Failure(f"HTTP {status}", retry_after_seconds(retry_after, time.time()))
     shown = content[: 4 * _SHOWN_CHARS].decode("utf-8", "replace")[:_SHOWN_CHARS]
     if status != 200:
-        said = _detail(content) or shown
+        said = _detail(content) or shown.strip() or "(an empty reply)"
         raise RewardReplyError(f"reward server {url}: HTTP {status}: {said}{_remedy(status, token_file)}")
     try:
         body = json.loads(content)

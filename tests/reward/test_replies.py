@@ -59,6 +59,30 @@ def test_what_the_server_tells_beside_the_score(
     assert got == ServerScore(1.0, truncated, 1, tokens, dropped)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "(an empty reply)"),
+        (b"<html>", "<html>"),
+        (b'{"detail": "no", "reason": "x"}', "no"),
+        (b'{"detail": [1]}', '{"detail": [1]}'),
+        (b'"' + b"x" * 10_000, '"' + "x" * 299),
+        (b'{"detail": "' + b"x" * 10_000 + b'"}', "x" * 300),
+    ],
+)
+def test_what_a_refusal_says(content: bytes, said: str) -> None:
+    with pytest.raises(RewardReplyError) as error:
+        read_reply("http://h:1", 422, "", content, 1)
+    assert str(error.value) == f"reward server http://h:1: HTTP 422: {said}"
+    for token_file, remedy in (
+        (None, "no token was sent: set REWARD_SERVER"),
+        ("/t", "REWARD_SERVER_TOKEN_FILE /t holds"),
+    ):
+        with pytest.raises(RewardReplyError) as error:
+            read_reply("http://h:1", 401, "", content, 1, token_file)
+        assert f"HTTP 401: {said}; {remedy}" in str(error.value)
+
+
 @given(st.text(), st.text())
 def test_request_is_json_in_utf8(prompt: str, response: str) -> None:
     """Of texts without lone surrogates, which hypothesis leaves out as well."""
