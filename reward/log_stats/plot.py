@@ -62,7 +62,7 @@ def draw(sources: Mapping[str, Series], file: Path) -> None:
         if cut:
             second.plot(*zip(*_thinned(cut), strict=True), "^", ms=3, color=_CLAMPED, label="clamped")
         if judged:
-            second.legend(frameon=False, fontsize="small", loc="best")
+            second.legend(frameon=False, fontsize="small", loc="lower right")  # notes are at the upper edge
         lengths = [
             (at[index], _drawable(length)) for index, length in enumerate(series.lengths) if not math.isnan(length)
         ]
@@ -111,8 +111,8 @@ def _note(panel: Any, lines: Sequence[str]) -> None:
 
 def _beyond(values: Sequence[float], low: float, high: float, what: str) -> list[str]:
     below, above = sum(value < low for value in values), sum(value > high for value in values)
-    told = [f"{what} below: {below} (lowest {min(values):.4g}), not drawn"] if below else []
-    return told + ([f"{what} above: {above} (highest {max(values):.4g}), not drawn"] if above else [])
+    told = [f"{what} below: {below} (lowest {min(values):.6g}), not drawn"] if below else []
+    return told + ([f"{what} above: {above} (highest {max(values):.6g}), not drawn"] if above else [])
 
 
 def middle_range(values: Sequence[float]) -> tuple[float, float]:
@@ -178,13 +178,14 @@ def _course(panel: Any, dots: Sequence[tuple[float, float]], axis: Span, color: 
     if not dots:
         _say(panel, f"no {what}")
         return
+    values = [value for _, value in dots]
+    low, high = middle_range(values)
+    near = [dot for dot in dots if low <= dot[1] <= high]
     panel.grid(alpha=0.3)
-    panel.plot(*zip(*_thinned(dots), strict=True), ".", ms=5, alpha=0.3, color=color, mew=0)
+    panel.plot(*zip(*_thinned(near), strict=True), ".", ms=5, alpha=0.3, color=color, mew=0)
     course = medians(dots, axis)
     panel.fill_between(course.at, course.low, course.high, color=color, alpha=0.2, linewidth=0)
     panel.plot(course.at, course.median, "o-", ms=3, lw=1.5, color=color, label="median; band: 10 to 90 %")
-    values = [value for _, value in dots]
-    low, high = middle_range(values)
     room = 0.05 * (high - low)
     panel.set_ylim(low - room, high + room)
     _note(panel, _beyond(values, low, high, "rows"))
