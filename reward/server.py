@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,18 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def token_of(file: Path) -> str:
+    """The token of ``--token-file``.
+
+    Raises:
+        ValueError: there is none, or the file cannot be read.
+    """
+    try:
+        return read_token(file)
+    except OSError as error:
+        raise ValueError(f"--token-file {file}: {error.strerror}; name a file that holds one token") from error
+
+
 def allow_many_connections() -> None:
     """Raise the soft limit of open files, often 1,024, to the hard one: each connection is a file."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -78,7 +91,9 @@ def serve(options: ServerOptions, sock: socket.socket) -> int:
         create_app(service),
         http=guarded_protocol(uvicorn_protocol(), options.read_timeout, 2 * options.max_bytes, count),
         ws="none",
-        log_level="info",
+        # Our format, and no word of a startup that is complete before the model is there.
+        log_config=None,
+        log_level="warning",
         access_log=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
@@ -99,7 +114,7 @@ def serve(options: ServerOptions, sock: socket.socket) -> int:
     if service.failure is not None:
         error = service.failure
         kind = "" if isinstance(error, ModelDirError) else f"{type(error).__name__}: "
-        log.error("the model cannot be served: %s%s", kind, error)
+        log.error("cannot serve: %s%s", kind, error)
         return 1
     if not server.started:
         return 1
@@ -118,14 +133,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         check_model_dir(args.model, weights=args.upstream is None, trust_remote_code=args.trust_remote_code)
-        options = from_args(args, read_token(args.token_file) if args.token_file else None)
+        options = from_args(args, None if args.token_file is None else token_of(args.token_file))
     except (ModelDirError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     try:
         sock = bind(options.host, options.port)
     except (OSError, UnicodeError) as error:
-        print(f"error: cannot listen on {options.host}:{options.port}: {error}", file=sys.stderr)
+        print(
+            f"error: cannot listen on {options.host}:{options.port}: {error}; --port 0 takes a free port, "
+            "--host an address of this machine",
+            file=sys.stderr,
+        )
         return 1
     allow_many_connections()
     return serve(options, sock)

@@ -43,14 +43,15 @@ def load_backend(options: ModelOptions, tokenizer: PairTokenizer) -> Backend:
     self_test(model, tokenizer, TOLERANCE[model.dtype])
     _calibrate(model, options, pairs, tokenizer.max_length)
     log.info(
-        "%s: loaded in %.1f s, tested and tuned in %.1f s; %s, linear layers: %s, %d lanes of %d tokens",
+        "%s: loaded in %.1f s, tested and tuned in %.1f s; %s, batches of %d tokens, %d at a time; "
+        "linear layers: %s",
         options.model,
         loaded - started,
         time.monotonic() - loaded,
         "packed" if model.packs else "padded",
-        model.tuning["linear"],
-        model.lanes,
         model.batch_tokens,
+        model.lanes,
+        model.tuning["linear"],
     )
     return model
 
@@ -107,11 +108,11 @@ def _calibrate(model: TransformersModel, options: ModelOptions, pairs: list[Toke
     found = calibration.calibrate(model, mixed, lanes, budgets, options.calibrate_s)
     if found is None:
         log.warning(
-            "%s: too slow to measure anything in %g s; %d lanes of %d tokens are a guess",
+            "%s: too slow to measure anything in %g s; batches of %d tokens, %d at a time, are a guess",
             options.model,
             options.calibrate_s,
-            model.lanes,
             model.batch_tokens,
+            model.lanes,
         )
         return
     model.batch_tokens = found.chosen.batch_tokens

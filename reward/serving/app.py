@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from reward.errors import NotReadyError, QueueFullError, ScoringError
 from reward.serving.calls import PairFailedError
@@ -81,8 +82,16 @@ def _add_error_handlers(app: FastAPI, service: Service) -> None:
     async def invalid(request: Request, error: ValidationError) -> Response:
         service.metrics.errors.labels(reason="invalid").inc()
         wrong = error.errors(include_url=False, include_context=False, include_input=False)
-        fields = [InvalidField(loc=list(item["loc"]), msg=item["msg"], type=item["type"]) for item in wrong]
+        fields = [
+            InvalidField(loc=list(item["loc"]), msg=item["msg"].removeprefix("Value error, "), type=item["type"])
+            for item in wrong
+        ]
         return _json(Invalid(detail=fields, reason="invalid"), 422)
+
+    @app.exception_handler(HTTPException)
+    async def no_such_route(request: Request, error: HTTPException) -> Response:
+        reason = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
+        return _json(Problem(detail=error.detail, reason=reason), error.status_code, **(error.headers or {}))
 
     @app.exception_handler(ScoringError)
     async def no_score(request: Request, error: ScoringError) -> Response:

@@ -230,8 +230,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--truncate",
         choices=get_args(Truncate),
         default="right",
-        help="longer pairs lose the end (right), the beginning of the prompt (left), or are refused (error); "
-        "told in the reply and counted (default %(default)s)",
+        help="longer pairs lose the end of the longer text (right), the beginning of the prompt and then of the "
+        "response (left), or are refused (error); told in the reply and counted (default %(default)s)",
     )
     group.add_argument(
         "--max-length",

@@ -148,9 +148,7 @@ class Service:
             tokenizer, backend = self._load()
             self._max_length = tokenizer.max_length
             self._batcher = Batcher(tokenizer, backend, self.options.queue, self.metrics, self._fail)
-            log.info(
-                "ready: %s, %d lane(s) of %d tokens", self.options.model.model, backend.lanes, backend.batch_tokens
-            )
+            log.info("ready")
         except BaseException as error:  # noqa: BLE001 - whatever it is, the process must end with it as the reason
             self._fail(error)
 

@@ -39,6 +39,9 @@ def test_from_the_server_to_the_statistics(model_dir: Path, tmp_path: Path, monk
         (told,) = re.findall(r"^POST /score .*->\s+(\{.*\})$", README, re.MULTILINE)
         reply = requests.post(f"{url}/score", json={"prompt": "What is 2 + 2?", "response": "4"}, timeout=30)
         assert reply.json().keys() == json.loads(told).keys()
+        (example,) = re.findall(r"```python\n(from reward\.client .*?)```", README, re.DOTALL)
+        assert "127.0.0.1:8000" in example
+        exec(example.replace("127.0.0.1:8000", f"127.0.0.1:{port}"), {})
         for answer in ("4", "<think>two and two</think>5", "no idea"):
             compute_score("gsm8k", answer, "What is 2 + 2?", server_url=url, log_path=str(tmp_path / log))
     finally:

@@ -186,3 +186,20 @@ def test_no_prompt_text_in_the_log(server: RunningServer) -> None:
     post(server, {"prompt": word, "response": word + NAN_CHARACTER})
     post(server, {"prompt": word, "response": 1})
     assert word not in server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "reason"),
+    [("POST", "/scores", 404, "not_found"), ("GET", "/score", 405, "method_not_allowed")],
+)
+def test_a_wrong_address_is_told_as_every_other_error_is(
+    server: RunningServer, method: str, path: str, status: int, reason: str
+) -> None:
+    reply = requests.request(method, f"{server.url}{path}", json={}, timeout=30)
+    assert (reply.status_code, reply.json()["reason"]) == (status, reason)
+
+
+def test_what_is_wrong_with_a_text_is_told_without_the_librarys_prefix(server: RunningServer) -> None:
+    reply = requests.post(f"{server.url}/score", json={"prompt": "", "response": ""}, timeout=30)
+    (field,) = reply.json()["detail"]
+    assert field["msg"].startswith("prompt and response are both empty")

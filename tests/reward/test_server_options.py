@@ -60,6 +60,11 @@ def test_every_option_arrives() -> None:
     assert given == ServerOptions(model, "0.0.0.0", 9, "chat", "left", 5, None, 6, 7, 8.0, True)
 
 
+def test_a_token_file_that_is_not_there_is_named_with_its_option(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--token-file .*/none: No such file.*holds one token"):
+        server.token_of(tmp_path / "none")
+
+
 def test_auto_batch_tokens_are_measured() -> None:
     assert options("--model", "m", "--batch-tokens", "auto").model.batch_tokens is None
 

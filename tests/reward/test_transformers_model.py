@@ -193,8 +193,8 @@ def test_tuning_is_measured_told_and_quick(wide_dir: Path, caplog: pytest.LogCap
     assert (info["dtype"], info["device"], info["packing"]) == ("float32", "cpu", "yes")
     assert info["linear"]
     json.dumps(info)
-    assert f"packed, linear layers: {info['linear']}" in caplog.text
-    assert f"{model.lanes} lanes of {model.batch_tokens} tokens" in caplog.text
+    assert f"packed, batches of {model.batch_tokens} tokens, {model.lanes} at a time" in caplog.text
+    assert f"linear layers: {info['linear']}" in caplog.text
 
 
 def test_given_limits_are_taken_as_they_are(model_dir: Path) -> None:
