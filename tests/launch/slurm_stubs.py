@@ -92,7 +92,10 @@ class Node:
     def start(
         self, script: Path, environ: dict[str, str] | None = None, cwd: Path | None = None
     ) -> subprocess.Popen:
-        """Start a script as Slurm does: bash, not a login shell, with Slurm's variables."""
+        """Start a script as Slurm does: bash, not a login shell, with Slurm's variables and no signal ignored.
+
+        bash cannot trap what was ignored before it began, as SIGHUP is in tests that nohup started.
+        """
         for file in self._log.iterdir():
             file.unlink()
         env = {
@@ -100,7 +103,11 @@ class Node:
             "SLURM_JOB_ID": "77", "SLURM_CPUS_ON_NODE": "64", **(environ or {}),
         }  # fmt: skip
         return subprocess.Popen(
-            ["bash", script], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd or script.parent
+            ["env", "--default-signal", "bash", script],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd or script.parent,
         )
 
     def sbatch(self, script: Path, environ: dict[str, str] | None = None, cwd: Path | None = None) -> Outcome:
