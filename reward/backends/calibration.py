@@ -30,8 +30,8 @@ _ROUNDS = 5
 _FAR_BEHIND = 0.8
 _LEAST_SECONDS = 0.02
 _FIRST_TRIES = 5
-# A smaller budget answers sooner: it wins within this share of the best.
-SLACK = 0.03
+# A smaller budget answers sooner: it wins within this share of the best, about what two measurements differ by.
+SLACK = 0.01
 
 
 @dataclass(frozen=True)
