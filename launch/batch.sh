@@ -245,7 +245,7 @@ run_in_slurm() { # COMMAND...: srun and what it runs; exits with the job's code
     is_over || continue
     : "${since:=$SECONDS}" # srun still waits for a node that is gone
     ((SECONDS - since < 3)) || to_srun TERM
-    ((SECONDS - since < 5)) || to_srun KILL
+    ((SECONDS - since < 5)) || kill_srun
   done
   wait "$SRUN" || code=$?
   if is_over; then
@@ -276,6 +276,15 @@ run_in_slurm() { # COMMAND...: srun and what it runs; exits with the job's code
 }
 
 to_srun() { [[ -z $SRUN ]] || kill -s "$1" "$SRUN" 2>/dev/null || true; }
+
+kill_srun() { # and its child, which outlives it to end the step, and may wait for the node that is gone as long as it did
+  local child children=""
+  children=$(cat "/proc/$SRUN/task/"*/children 2>/dev/null) || true
+  for child in $children; do
+    kill -s KILL "$child" 2>/dev/null || true
+  done
+  to_srun KILL
+}
 
 is_over() { [[ -s $over && $(<"$over") =~ ^[0-9]{1,3}$ ]]; }
 

@@ -293,9 +293,12 @@ def test_a_cancelled_job_is_never_started_again(tmp_path: Path, lost: bool, due:
 def test_srun_that_waits_for_a_dead_node_is_ended(batch: Batch, deaf: dict[str, str]):
     """Slurm gives a node up after minutes; the head is done and has said so."""
     begun = time.monotonic()
-    done = batch.run((DONE % (24, 0, 24)).replace("exit 24", "exec sleep 60"), **deaf)
+    child = 'echo $$ >"$STUB_LOG/../child"; '
+    done = batch.run(child + (DONE % (24, 0, 24)).replace("exit 24", "exec sleep 60"), **deaf)
     assert done.code == 24
     assert 2 < time.monotonic() - begun < 10
+    # srun's own child would end the step in its place, and the job with it, once the node answers.
+    assert not Path("/proc", (batch.folder / "child").read_text().strip(), "exe").exists()
 
 
 def test_the_verdict_says_whether_the_job_starts_again(tmp_path: Path):
