@@ -40,13 +40,15 @@ def test_the_smallest_budget_that_is_nearly_the_best(rates: dict[Setting, float]
     ("curve", "chosen"),
     [
         # flat: answers soonest
-        ({(1, 512): 100, (1, 1024): 101, (1, 2048): 102}, (1, 512)),
+        ({(1, 512): 1000, (1, 1024): 1005, (1, 2048): 1009}, (1, 512)),
         # rising until it is flat
-        ({(1, 512): 60, (1, 1024): 90, (1, 2048): 99, (1, 4096): 100}, (1, 2048)),
+        ({(1, 512): 60, (1, 1024): 90, (1, 2048): 99.5, (1, 4096): 100}, (1, 2048)),
         # too large is slower again
         ({(1, 512): 80, (1, 1024): 100, (1, 2048): 70}, (1, 1024)),
         # two lanes are quicker
-        ({(1, 512): 80, (1, 1024): 90, (2, 512): 99, (2, 1024): 101}, (2, 512)),
+        ({(1, 512): 80, (1, 1024): 90, (2, 512): 100, (2, 1024): 100.5}, (2, 512)),
+        # nearly as good is not enough: in service each batch has a price of its own
+        ({(2, 512): 98, (2, 1024): 100}, (2, 1024)),
         # as quick with one: a batch alone takes less time
         ({(1, 512): 100, (2, 512): 101}, (1, 512)),
     ],
