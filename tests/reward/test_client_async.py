@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,27 +109,35 @@ def test_nobody_listens_in_the_same_words(score: Score, host: str) -> None:
     assert error.value.cause == "Connection refused (does the server run there?)"
 
 
-@BOTH
-def test_connection_that_is_closed_unanswered(score: Score) -> None:
-    """What either library says of it, without classes of sockets and pools."""
+@contextmanager
+def hanging_up(greeting: bytes) -> Iterator[str]:
+    """The URL of a server that sends a greeting, reads once and closes the connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def hang_up() -> None:
+        def run() -> None:
             while True:
                 try:
                     client, _ = listener.accept()
                 except OSError:
                     return
                 with client:
+                    client.sendall(greeting)
                     client.recv(65536)
 
-        thread = threading.Thread(target=hang_up)
+        thread = threading.Thread(target=run)
         thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(RewardOutageError) as error:
-            score("d", "r", "g", server_url=url, deadline=0.2)
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@BOTH
+def test_connection_that_is_closed_unanswered(score: Score) -> None:
+    """What either library says of it, without classes of sockets and pools."""
+    with hanging_up(b"") as url, pytest.raises(RewardOutageError) as error:
+        score("d", "r", "g", server_url=url, deadline=0.2)
     assert "closed connection" in error.value.cause or "disconnected" in error.value.cause
     assert "HTTPConnection" not in error.value.cause
 
@@ -223,25 +232,8 @@ def _answer_late(late: socket.socket, port: int) -> None:
 
 @BOTH
 def test_what_speaks_no_http_is_an_outage(score: Score) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def greet() -> None:
-            while True:
-                try:
-                    client, _ = listener.accept()
-                except OSError:
-                    return
-                with client:
-                    client.sendall(b"220 mail.example.org ESMTP\r\n")
-                    client.recv(65536)
-
-        thread = threading.Thread(target=greet)
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(RewardOutageError):
-            score("d", "r", "g", server_url=url, deadline=0.5)
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
+    with hanging_up(b"220 mail.example.org ESMTP\r\n") as url, pytest.raises(RewardOutageError):
+        score("d", "r", "g", server_url=url, deadline=0.5)
 
 
 @BOTH
