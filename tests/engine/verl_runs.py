@@ -55,10 +55,38 @@ class Run:
         (log,) = (self.folder / "logs").glob("*-trainer.log")
         return {step.number: step.metrics for step in read_steps(log)}
 
+    @property
+    def verdict(self) -> dict[str, object]:
+        """How the job ended; empty where it left no verdict."""
+        file = self.folder / "verdict.json"
+        return json.loads(file.read_text()) if file.exists() else {}
+
     def rewards(self) -> list[float]:
         """Every score that the reward function returned, in order; one process computed them all."""
         (file,) = (self.folder / "reward_log").glob("*.jsonl")
         return [json.loads(line)["score"] for line in file.read_text().splitlines()]
+
+
+def _run(stack: Stack, folder: Path, script: Path, name: str) -> tuple[Run, int]:
+    """The script in the run directory `name` of `folder`, with the stack's models; and its exit code."""
+    run = Run(folder / name, "")
+    shutil.copytree(stack.models, run.folder / "rehearsal")
+    environment = {
+        **os.environ,
+        "LAUNCH_PYTHON": stack.python,
+        "RUN_DIR": str(run.folder),
+        "REHEARSAL_DUMP_WEIGHTS": str(run.folder / "weights"),
+    }
+    with (folder / "output").open("w") as output:
+        process = subprocess.Popen(["bash", script], env=environment, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # the supervisor then ends everything below it
+            process.wait(60)
+            code = -1
+    run.output = (folder / "output").read_text(errors="replace")
+    return run, code
 
 
 def train(
@@ -103,23 +131,11 @@ def train(
     job = reshape(job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"every": 1})}))
     script = folder / "run.sh"
     script.write_text(render_script(RenderRequest(job, folder, script.name, rehearse=True)))
-    run = Run(folder / "run", "")
-    shutil.copytree(stack.models, run.folder / "rehearsal")
-    environment = {
-        **os.environ,
-        "LAUNCH_PYTHON": stack.python,
-        "RUN_DIR": str(run.folder),
-        "REHEARSAL_DUMP_WEIGHTS": str(run.folder / "weights"),
-    }
-    with (folder / "output").open("w") as output:
-        process = subprocess.Popen(["bash", script], env=environment, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            code = process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # the supervisor then ends everything below it
-            process.wait(60)
-            code = -1
-    run.output = (folder / "output").read_text(errors="replace")
+    run, code = _run(stack, folder, script, "run")
+    if code > 0 and run.verdict.get("kind") == "port-taken":
+        # verl asks the kernel for a free port and listens on it seconds later (single_controller/ray/base.py).
+        # Slurm starts such a job again; here this stands for it.
+        run, code = _run(stack, folder, script, "run-again")
     if fails and code > 0:
         return run
     if code != 0 or fails:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -29,12 +30,24 @@ TOKEN = "s3cret-token"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 
 
+# Below the ports that the kernel gives away by itself and those of jobs (launch.supervisor.ports); each xdist
+# worker has its own.
+_PORTS_A_WORKER = 1000
+_FIRST_PORT = 4000 + _PORTS_A_WORKER * int(re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "")) or 0)
+_offsets = itertools.count(os.getpid())
+
+
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """A free port that no other test and no kernel gives away before its server listens; another at each call."""
+    while True:
+        port = _FIRST_PORT + next(_offsets) % _PORTS_A_WORKER
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 @dataclass
