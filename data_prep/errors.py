@@ -10,20 +10,21 @@ class DataError(Exception):
 class RowError(DataError):
     """One row cannot be used.
 
-    ``str()`` reads ``FILE:LINE: field 'answer': expected a string, got int 5``.
+    ``str()`` reads ``FILE:LINE: field 'answer': expected a string, got int 5``; where rows have no lines (parquet,
+    a JSON array), ``FILE: row 3 (from 0): ...``.
     """
 
-    def __init__(self, file: str, line: int, field: str | None, expected: str) -> None:
+    def __init__(self, file: str, number: int, field: str | None, expected: str, *, lines: bool = True) -> None:
         self.file = file
-        self.line = line
+        self.number = number
         self.field = field
         self.expected = expected
-        where = f"{file}:{line}: " + (f"field {field!r}: " if field else "")
-        super().__init__(where + expected)
+        place = f"{file}:{number}: " if lines else f"{file}: row {number} (from 0): "
+        super().__init__(place + (f"field {field!r}: " if field else "") + expected)
 
 
 class FieldError(ValueError):
-    """A field of a row breaks its format; the reader adds file and line (:class:`RowError`)."""
+    """A field of a row breaks its format; the reader adds file and row (:class:`RowError`)."""
 
     def __init__(self, field: str | None, expected: str) -> None:
         self.field = field

@@ -1,0 +1,1 @@
+"""Files of any kind to rows, in blocks of bounded size."""
