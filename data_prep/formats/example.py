@@ -24,6 +24,7 @@ class Example:
         prompt: one message at least; the last one is not the assistant's. As in the file: no instruction added.
         ground_truth: what a rule compares a response with, as text; None where the row has nothing of the kind.
         answer: the reference response in full; None where the row has none.
+        question: a verl row's own extra_info.question; None: the last user message is the question.
         metadata: every other field of the row, whole; becomes JSON text.
         data_source, ability: the row's own, which win over the format's; None where it has none.
         style: the row's own reward_model.style (verl rows); None elsewhere.
@@ -34,6 +35,7 @@ class Example:
     prompt: list[Message]
     ground_truth: str | None = None
     answer: str | None = None
+    question: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     data_source: str | None = None
     ability: str | None = None
