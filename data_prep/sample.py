@@ -18,15 +18,17 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.validate import COLUMNS, row_problem, schema_problems
+from data_prep.row_checks import row_problem
+from data_prep.verl_schema import COLUMNS, schema_problems
+from data_prep.written import UNREADABLE, batches, open_parquet, printable, unreadable
 
 _GROUPS = 8
-_BATCH = 1024
 # Rows that are decoded at most, of which `--rows` are looked at.
 _SCANNED_ROWS = 50_000
 _SHOWN_PROBLEMS = 3
 # Characters; a shorter ground truth stands in a prompt by chance.
 _SHORTEST_QUESTION = 12
+_LINE_CHARS = 4096
 # Characters of a prompt that are tokenized, for each token that is allowed: enough to know that it is too long.
 _CHARACTERS_PER_TOKEN = 40
 _ASSUMED_CHARACTERS_PER_TOKEN = 4
@@ -118,7 +120,7 @@ def _sample(file: pq.ParquetFile, rows: int) -> Iterator[tuple[int, dict[str, An
     for group in chosen:
         scanned = min(starts[group + 1] - starts[group], _SCANNED_ROWS // len(chosen))
         step, number = max(-(-scanned // each), 1), 0
-        for batch in file.iter_batches(batch_size=_BATCH, row_groups=[group], columns=names):
+        for batch in batches(file, names, row_groups=[group]):
             for place in range(-number % step, min(batch.num_rows, scanned - number), step):
                 yield starts[group] + number + place, batch.slice(place, 1).to_pylist()[0]
             number += batch.num_rows
@@ -148,9 +150,14 @@ def _has_split(schema: pa.Schema) -> bool:
     return bool(pa.types.is_struct(kind) and "split" in kind.names)
 
 
+def _texts(prompt: list[dict[str, Any]]) -> list[str]:
+    """The contents that are text; parts of other kinds are left to the chat template."""
+    return [message["content"] for message in prompt if isinstance(message["content"], str)]
+
+
 def _is_too_long(prompt: list[dict[str, Any]], limit: int, tokenizer: Lazy) -> tuple[bool, str]:
     """Whether the contents alone, without the chat template's own tokens, pass `limit`; and how that is known."""
-    texts = [message["content"] for message in prompt]
+    texts = _texts(prompt)
     if sum(len(text.encode()) for text in texts) <= limit:
         return False, "bytes"
     fast = tokenizer.get()
@@ -167,22 +174,21 @@ def _is_too_long(prompt: list[dict[str, Any]], limit: int, tokenizer: Lazy) -> t
 def _asks(row: dict[str, Any]) -> bool:
     """Whether the ground truth is a part of the prompt: what a reward model is to score the response with."""
     truth = str(row["reward_model"]["ground_truth"])
-    return len(truth) >= _SHORTEST_QUESTION and any(truth in message["content"] for message in row["prompt"])
+    return len(truth) >= _SHORTEST_QUESTION and any(truth in text for text in _texts(row["prompt"]))
 
 
 def inspect(path: Path, *, rows: int, max_prompt_length: int | None, tokenizer: Lazy) -> Report:
     """Look at `path`; a file that cannot be read is reported, not raised."""
     report = Report(str(path))
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             report.rows = file.metadata.num_rows
             report.types = dict(_leaves(file.schema_arrow))
             report.schema = schema_problems(file.schema_arrow)
             if not report.schema:
                 _look_at_rows(report, file, rows, max_prompt_length, tokenizer)
-    # Arrow raises ValueError for text that is not UTF-8 and for types that it does not know.
-    except (OSError, pa.ArrowException, ValueError) as error:
-        return Report(str(path), problem=f"not readable as parquet: {' '.join(str(error).split())[:300]}")
+    except UNREADABLE as error:
+        return Report(str(path), problem=unreadable(error))
     return report
 
 
@@ -250,7 +256,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.json:
         print(json.dumps([asdict(report) for report in reports]))
     else:
-        print(*map(_line, reports), sep="\n")
+        print(*(printable(_line(report), _LINE_CHARS) for report in reports), sep="\n")
     return 1 if any(report.problem or report.schema for report in reports) else 0
 
 

@@ -90,3 +90,10 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         sample.main(["a.parquet", "--rows", "0"])
     assert end.value.code == 2
+
+
+def test_content_in_parts_is_no_text_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [{"type": "text", "text": "x" * 99}]
+    path = written(tmp_path / "a.parquet", [{**GOOD, "prompt": [{"role": "user", "content": parts}]}])
+    code, (report,) = reports(capsys, str(path), "--max-prompt-length", "20")
+    assert (code, report["problem"], report["bad"], report["too_long"]) == (0, None, 0, 0)

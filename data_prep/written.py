@@ -1,0 +1,67 @@
+"""Parquet files that are there already: opened, and their rows in batches of a bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_MAGIC = b"PAR1"
+_BATCH_BYTES = 8 << 20
+_BATCH_ROWS = 4096
+_SHOWN_CHARS = 60
+_SHOWN_REASON_CHARS = 300
+
+# Arrow raises ValueError for text that is not UTF-8 and for types that it does not know.
+UNREADABLE = (OSError, pa.ArrowException, ValueError)
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open ``path`` for :func:`batches`; a context manager.
+
+    Raises:
+        OSError, pyarrow.ArrowException, ValueError (:data:`UNREADABLE`): not a whole parquet file.
+    """
+    # Whole column chunks are not read ahead: a row group may be larger than the memory.
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether the file begins as parquet does."""
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def batches(
+    file: pq.ParquetFile, columns: Sequence[str], *, row_groups: Sequence[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``columns`` (``extra_info.split`` is one key) in order, some megabytes at a time.
+
+    Raises:
+        OSError, pyarrow.ArrowException, ValueError (:data:`UNREADABLE`): a part that cannot be decoded.
+    """
+    meta = file.metadata
+    for group in range(meta.num_row_groups) if row_groups is None else row_groups:
+        part = meta.row_group(group)
+        each = part.total_byte_size // max(part.num_rows, 1) + 1
+        rows = min(max(_BATCH_BYTES // each, 1), _BATCH_ROWS)
+        yield from file.iter_batches(batch_size=rows, row_groups=[group], columns=list(columns), use_threads=False)
+
+
+def unreadable(error: BaseException) -> str:
+    """Why a file is not read, for a message."""
+    return f"not readable as parquet: {printable(' '.join(str(error).split()), _SHOWN_REASON_CHARS)}"
+
+
+def printable(text: str, limit: int = _SHOWN_CHARS) -> str:
+    """``text`` in one line of ``limit`` characters, with an escape for each that a terminal might obey."""
+    cut = text[: limit + 1]
+    escaped = "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
+    return escaped if len(text) <= limit and len(escaped) <= limit else escaped[: limit - 3] + "..."
+
+
+def shown(value: object) -> str:
+    """A value of a row for a message, in quotes where it is text."""
+    return repr(printable(value)) if isinstance(value, str) else printable(ascii(value))
