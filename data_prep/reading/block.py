@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from data_prep.errors import FieldError
 
@@ -29,7 +29,7 @@ class Record:
 class Block(Protocol):
     """Consecutive rows of one file. Picklable; parsing happens in :meth:`records`, wherever that is called."""
 
-    lines: bool
+    lines: ClassVar[bool]
     """Whether numbers are lines (:class:`data_prep.errors.RowError`)."""
 
     def records(self) -> Iterator[Record]:
