@@ -1,0 +1,169 @@
+"""What is in a file for verl: ``python -m data_prep.inspect FILE...`` shows it in the terminal.
+
+Rows, columns, composition, turns, histograms of lengths, and some rows, in bounded memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from data_prep.errors import DataError
+from data_prep.lengths import PromptLengths
+from data_prep.pretty import escape, fit, row_lines, table_lines
+from data_prep.summary import COMPOSITION, Summary, rows_at, summarize
+from data_prep.written import UNREADABLE, open_parquet, printable, unreadable
+
+_WIDTH = 80
+_LEAST_WIDTH = 60
+_SHOWN_GROUPS = 20
+_SHOWN_ROLES = 8
+_PATH_CHARS = 4096
+
+_EPILOG = """\
+FILE is parquet: what data_prep.convert writes, or any other, whose columns, lengths of texts and rows are shown.
+
+examples:
+  python -m data_prep.inspect data/train.parquet
+  python -m data_prep.inspect data/train.parquet --rows 0 --row 17 --row 400
+  python -m data_prep.inspect data/train.parquet data/test.parquet --tokenizer models/Qwen3-4B --json
+
+exit codes: 0 shown; 1 a file cannot be read, or lacks a row; 2 usage.
+"""
+
+
+def summary_lines(found: Summary, width: int, *, plain: bool = False) -> Iterator[str]:
+    """A summary as lines of ``width`` columns at most; ``plain``: ASCII bars."""
+    yield fit(f"{found.rows:,} rows, {_size(found.bytes)}", width)
+    yield ""
+    room = min(max(map(len, found.columns), default=0), width // 2)
+    for name, kind in found.columns.items():
+        yield fit(f"  {escape(name):<{room}}  {kind}", width)
+    if found.groups:
+        yield ""
+        yield from _composition(found, width)
+    if found.messages:
+        yield ""
+        yield from _turns(found, width)
+    for label, lengths in found.lengths.items():
+        yield ""
+        if not lengths.count:
+            yield fit(f"{label}: none", width)
+            continue
+        figures = lengths.figures()
+        shares = ", ".join(f"{share[1:]} % up to {figures[share]:,}" for share in ("p50", "p95", "p99"))
+        yield fit(label, width)
+        yield fit(f"  {figures['low']:,} to {figures['high']:,}, mean {figures['mean']:,}; {shares}", width)
+        yield from (f"  {line}" for line in lengths.lines(width - 2, plain=plain))
+    if found.refused:
+        yield ""
+        yield fit(
+            f"{found.refused:,} prompts are refused by the chat template: verl drops them in silence.", width
+        )
+        yield "python -m data_prep.validate --tokenizer DIR lists them."
+
+
+def _composition(found: Summary, width: int) -> Iterator[str]:
+    names = [path.rpartition(".")[2] for path in COMPOSITION]
+    groups = found.groups.most_common(_SHOWN_GROUPS)
+    rows = [[*group, f"{count:,}", f"{count / found.rows:.1%}"] for group, count in groups]
+    yield from table_lines([*names, "rows", "share"], rows, width, 2)
+    if len(found.groups) > len(groups):
+        left = sum(found.groups.values()) - sum(count for _, count in groups)
+        yield fit(f"and {len(found.groups) - len(groups):,} more combinations, {left:,} rows (--json)", width)
+
+
+def _turns(found: Summary, width: int) -> Iterator[str]:
+    roles = found.roles.most_common(_SHOWN_ROLES)
+    rows = [[name or "-", f"{count:,}", f"{count / found.rows:.1%}"] for name, count in roles]
+    yield from table_lines(["roles of a prompt's messages", "rows", "share"], rows, width, 2)
+    if len(found.roles) > len(roles):
+        yield fit(
+            f"and {len(found.roles) - len(roles):,} more (--json); {max(found.messages)} messages at most", width
+        )
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, {"bytes": "KB", "KB": "MB", "MB": "GB", "GB": "TB"}[unit]
+    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m data_prep.inspect",
+        description="Show what is in each file: composition, turns, lengths, rows.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--rows", type=int, default=2, metavar="N", help="show the first N rows (default %(default)s)"
+    )
+    parser.add_argument(
+        "--row", type=int, action="append", default=[], metavar="K", help="show row K, from 0; may be given again"
+    )
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="folder of the model: count the tokens of prompts too"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON list, with the rows as they are")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command. Returns 0 shown, 1 a file cannot be read or lacks a row; usage errors exit with 2."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.rows < 0 or any(number < 0 for number in args.row):
+        parser.error("--rows and --row count from 0")
+    try:
+        lengths = PromptLengths(args.tokenizer) if args.tokenizer is not None else None
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    width = max(shutil.get_terminal_size((_WIDTH, 24)).columns, _LEAST_WIDTH)
+    reports: list[dict[str, Any]] = []
+    done = True
+    for path in args.files:
+        try:
+            found = summarize(path, lengths)
+            with open_parquet(path) as file:
+                rows = rows_at(file, [*range(min(args.rows, found.rows)), *args.row])
+        except UNREADABLE as error:
+            print(f"{printable(str(path), _PATH_CHARS)}: {unreadable(error)}", file=sys.stderr)
+            done = False
+            continue
+        lacking = [number for number in args.row if number >= found.rows]
+        if lacking:
+            told = f"no row {lacking[0]}: its rows are 0 to {found.rows - 1}" if found.rows else "it has no rows"
+            print(f"{printable(str(path), _PATH_CHARS)}: {told}", file=sys.stderr)
+            done = False
+        if args.json:
+            reports.append({**found.as_json(), "shown": [{"row": number, "value": row} for number, row in rows]})
+        else:
+            _tell(found, rows, width)
+    if args.json:
+        print(json.dumps(reports, indent=2, default=ascii))
+    return 0 if done else 1
+
+
+def _tell(found: Summary, rows: list[tuple[int, dict[str, Any]]], width: int) -> None:
+    encoding = sys.stdout.encoding or "ascii"
+    plain = "█".encode(encoding, "replace") == b"?"
+    lines = [printable(found.path, _PATH_CHARS), *summary_lines(found, width, plain=plain)]
+    for number, row in rows:
+        lines += ["", f"row {number:,}", *(f"  {line}" for line in row_lines(row, width - 2))]
+    # A terminal that cannot show a character gets its escape.
+    print("\n".join([*lines, ""]).encode(encoding, "backslashreplace").decode(encoding))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
