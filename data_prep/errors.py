@@ -21,6 +21,14 @@ class RowError(DataError):
         self.expected = expected
         place = f"{file}:{number}: " if lines else f"{file}: row {number} (from 0): "
         super().__init__(place + (f"field {field!r}: " if field else "") + expected)
+        self._lines = lines
+
+    def __reduce__(self) -> tuple[object, ...]:  # errors of worker processes are pickled
+        return _row_error, (self.file, self.number, self.field, self.expected, self._lines)
+
+
+def _row_error(file: str, number: int, field: str | None, expected: str, lines: bool) -> RowError:
+    return RowError(file, number, field, expected, lines=lines)
 
 
 class FieldError(ValueError):
@@ -30,3 +38,6 @@ class FieldError(ValueError):
         self.field = field
         self.expected = expected
         super().__init__(f"field {field!r}: {expected}" if field else expected)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FieldError, (self.field, self.expected)
