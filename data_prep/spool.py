@@ -13,14 +13,15 @@ import pyarrow as pa
 
 from data_prep.errors import DataError
 
-# lz4 halves what is written, and costs less than writing it.
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+# Halves what is written and costs less than writing it; not so for the many small pieces that sorting makes.
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+_PLAIN = pa.ipc.IpcWriteOptions()
 
 
-def encoded(batch: pa.RecordBatch) -> pa.Buffer:
+def encoded(batch: pa.RecordBatch, *, compressed: bool = True) -> pa.Buffer:
     """``batch`` as an Arrow IPC stream of its own."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
+    with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED if compressed else _PLAIN) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
 

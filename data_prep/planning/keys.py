@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
@@ -19,15 +18,17 @@ def prompt_key(prompt: Iterable[Mapping[str, str]], ground_truth: str) -> bytes:
 
     ``normal`` is of the prompt with runs of white space as one space and case folded.
     """
-    messages = [(message["role"], message["content"]) for message in prompt]
-    exact = json.dumps(messages, ensure_ascii=False)
-    normal = json.dumps([(role, " ".join(text.split()).casefold()) for role, text in messages], ensure_ascii=False)
-    return b"".join(
-        (
-            blake2b(exact.encode(), digest_size=_SIZE).digest(),
-            blake2b(normal.encode(), digest_size=_SIZE).digest(),
-            blake2b(ground_truth.encode(), digest_size=8).digest(),
-        )
+    exact = normal = ""
+    for message in prompt:
+        role, text = message["role"], message["content"]
+        folded = " ".join(text.split()).casefold()
+        # With their lengths before them, two lists of texts are the same only if each text is.
+        exact += f"{len(role)},{len(text)}:{role}{text}"
+        normal += f"{len(role)},{len(folded)}:{role}{folded}"
+    return (
+        blake2b(exact.encode(), digest_size=_SIZE).digest()
+        + blake2b(normal.encode(), digest_size=_SIZE).digest()
+        + blake2b(ground_truth.encode(), digest_size=8).digest()
     )
 
 

@@ -168,7 +168,7 @@ class _Bucket:
     def add(self, batch: pa.RecordBatch, ids: Ids) -> None:
         schema = batch.schema.append(pa.field(_ID, pa.int64()))
         whole = pa.RecordBatch.from_arrays([*batch.columns, pa.array(ids)], schema=schema)
-        append_to(self.path, encoded(whole))
+        append_to(self.path, encoded(whole, compressed=False))
         self.nbytes += whole.nbytes
 
     def rows(self) -> Iterator[Identified]:

@@ -196,12 +196,15 @@ class _Planner:
             return self._of_test_parts()
         test = np.zeros(len(self._alive), np.bool_)
         total = int(self._alive.sum())
-        if options.test_size is not None:
-            places = spaced_places(total, test_rows(total, options.test_size))
-        elif options.test_last is not None:
-            places = last_places(total, options.test_last)
-        else:
-            return test
+        try:
+            if options.test_size is not None:
+                places = spaced_places(total, test_rows(total, options.test_size))
+            elif options.test_last is not None:
+                places = last_places(total, options.test_last)
+            else:
+                return test
+        except DataError as error:
+            raise DataError(f"{error} Of these sources: {self._story()}.") from error
         if ranks is None:
             test[np.flatnonzero(self._alive)[places]] = True
         else:
@@ -213,19 +216,19 @@ class _Planner:
 
     def _check(self, train: Mask, test: Mask, options: Options) -> None:
         if not train.any():
-            raise DataError(f"no row is left for training: {self._story(self._figures)}.")
+            raise DataError(f"no row is left for training: {self._story()}.")
         wanted = self._has_test_parts or options.test_size is not None or options.test_last is not None
         if wanted and not test.any():
-            raise DataError(f"no row is left for the test split: {self._story(self._figures)}.")
+            raise DataError(f"no row is left for the test split: {self._story()}.")
 
-    def _story(self, figures: Sequence[PartFigures]) -> str:
-        told = [f"{sum(part.rows for part in figures)} rows read that can be used"]
+    def _story(self) -> str:
+        told = [f"{len(self._alive)} rows that can be used"]
         for name, option in (
             ("dropped", "dropped"),
             ("duplicates", "removed by --remove-duplicates"),
             ("leaked", "removed by --remove-leakage"),
-            ("unused", "not used by the blend"),
+            ("unused", "left over by the blend"),
         ):
-            if count := sum(getattr(part, name) for part in figures):
+            if count := sum(getattr(part, name) for part in self._figures):
                 told.append(f"{count} {option}")
         return ", ".join(told)
