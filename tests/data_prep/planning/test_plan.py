@@ -3,6 +3,7 @@ from __future__ import annotations
 import tempfile
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -108,14 +109,15 @@ def test_a_shuffled_blend_draws_from_all_rows_of_a_source(tmp_path: Path) -> Non
     parts = [_rows("a", 1000), _rows("b", 100)]
     _, train, _ = _made(tmp_path, parts, Options(shuffle=1), weights=[Fraction(1), Fraction(1)])
     chosen = [int(text[1:]) for text in train if text[0] == "a"]
-    assert len(chosen) == len(set(chosen)) == 100
+    # It ends where the small source has no row for its next turn.
+    assert len(chosen) == len(set(chosen)) == 101
     assert 25 < sum(number >= 500 for number in chosen) < 75
     # Drawn and ordered by different numbers: the small source is spread over the whole.
     assert 25 < sum(text[0] == "a" for text in train[:100]) < 75
 
 
 def test_duplicates_go_before_the_blend_and_leakage_stays_out_of_it(tmp_path: Path) -> None:
-    parts = [["x", "x", "t"] + _rows("a", 10), _rows("b", 11), ["t", "t", "T "]]
+    parts = [["x", "x", "t", *_rows("a", 10)], _rows("b", 11), ["t", "t", "T "]]
     options = Options(remove_duplicates="exact", remove_leakage="normalized")
     plan, train, test = _made(tmp_path, parts, options, sources=2, weights=[Fraction(1), Fraction(1)])
     assert test == ["t", "T "]
@@ -127,7 +129,7 @@ def test_duplicates_go_before_the_blend_and_leakage_stays_out_of_it(tmp_path: Pa
 
 
 def test_leakage_by_a_split_of_the_rows_is_told_and_removed(tmp_path: Path) -> None:
-    rows = _rows("a", 9) + ["a0"]
+    rows = [*_rows("a", 9), "a0"]
     (tmp_path / "kept").mkdir()
     kept, train, _ = _made(tmp_path / "kept", [rows], Options(test_last=1))
     assert (len(train), kept.repeats.exact.leaked, kept.repeats.exact.leaked_test) == (9, 1, 1)
@@ -148,18 +150,22 @@ def test_dropped_rows_count_for_nothing(tmp_path: Path) -> None:
     ("parts", "sources", "weights", "options", "message"),
     [
         ([[]], 1, None, {}, "no row is left for training: 0 rows"),
-        ([["a", "a"]], 1, None, {"test_size": 1, "remove_duplicates": "exact"}, "1 removed by --remove-duplicates"),
+        ([["a", "a"]], 1, None, {"test_size": 1, "remove_duplicates": "exact"}, "1 removed by --remove-dup"),
         ([["a", "b"]], 1, None, {"test_last": 2}, "--test-last 2 takes 2 of 2 rows"),
         ([["a"], []], 1, None, {}, "no row is left for the test split"),
         ([["a"], ["A"]], 1, None, {"remove_leakage": "normalized"}, "1 removed by --remove-leakage"),
         ([["a"], []], 2, [Fraction(1), Fraction(2)], {}, "--weight 2 for source 2 of 2, of which no row is left"),
         ([["a"], ["b"]], 2, [Fraction(1), None], {}, "some sources have a weight"),
     ],
-)  # fmt: skip
+)
 def test_a_split_without_rows_is_refused_with_the_numbers(
-    tmp_path: Path, parts: list[list[str]], sources: int, weights: list[Fraction | None], options: dict[str, object],
+    tmp_path: Path,
+    parts: list[list[str]],
+    sources: int,
+    weights: list[Fraction | None],
+    options: dict[str, Any],
     message: str,
-) -> None:  # fmt: skip
+) -> None:
     with pytest.raises(DataError) as caught:
         _made(tmp_path, parts, Options(**options), sources=sources, weights=weights)
     assert message in str(caught.value)
@@ -187,18 +193,13 @@ def test_every_row_ends_somewhere_whatever_is_asked_for(parts: list[list[str]], 
         try:
             plan, train, test = _made(Path(folder), parts, options, weights=weights)
         except DataError as error:
-            assert "no row is left" in str(error)
-            return
+            if "no row is left" in str(error):
+                return
+            raise
     given_rows = [text for part in parts for text in part]
     assert all((train + test).count(text) <= given_rows.count(text) for text in given_rows)
     if options.remove_leakage == "normalized":
         assert not {text.lower() for text in train} & {text.lower() for text in test}
     if options.remove_duplicates == "exact":
         assert len(set(train)) == len(train)
-    if (
-        options.shuffle is None
-        and weights is None
-        and options.remove_duplicates is None
-        and not plan.parts[0].leaked
-    ):
-        assert plan.ranks is None
+    assert (plan.ranks is None) == (options.shuffle is None and (weights is None or len(parts) == 1))
