@@ -133,7 +133,7 @@ class _Planner:
         return Plan(train, test, ranks, self._figures, self._index.figures(train, test))
 
     def _remove(self, rows: Mask, why: str) -> None:
-        rows = rows & self._alive
+        """Take out ``rows``, all of which are there still, and count them."""
         for span, figures in zip(self._spans, self._figures, strict=True):
             setattr(figures, why, getattr(figures, why) + int(rows[span].sum()))
         self._alive &= ~rows

@@ -15,6 +15,7 @@ from data_prep.errors import DataError
 from data_prep.options import Options
 from data_prep.planning.duplicates import DuplicateIndex
 from data_prep.planning.keys import keys_from, prompt_key
+from data_prep.planning.order import nowhere
 from data_prep.planning.plan import Plan, make_plan
 from data_prep.spool import Spool
 
@@ -44,6 +45,10 @@ def _made(
     for for_train, for_test in plan.emit(spool):
         train += for_train["prompt"].to_pylist() if for_train is not None else []
         test += for_test["prompt"].to_pylist() if for_test is not None else []
+    if plan.ranks is not None:
+        places = plan.ranks[plan.train | plan.test].tolist()
+        assert len(set(places)) == len(places), "rows share a place"
+        assert nowhere(plan.ranks) not in places
     for figures in plan.parts:
         ends = (
             figures.dropped + figures.duplicates + figures.leaked + figures.unused + figures.train + figures.test
