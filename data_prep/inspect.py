@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import DataError
+from data_prep.histogram import Histogram
 from data_prep.lengths import PromptLengths
 from data_prep.pretty import escape, fit, row_lines, table_lines
+from data_prep.raw_summary import RawSummary, summarize_raw
 from data_prep.summary import COMPOSITION, Summary, rows_at, summarize
-from data_prep.written import UNREADABLE, open_parquet, printable, unreadable
+from data_prep.written import UNREADABLE, is_parquet, open_parquet, printable, unreadable
 
 _WIDTH = 80
 _LEAST_WIDTH = 60
@@ -26,7 +28,8 @@ _SHOWN_ROLES = 8
 _PATH_CHARS = 4096
 
 _EPILOG = """\
-FILE is parquet: what data_prep.convert writes, or any other, whose columns, lengths of texts and rows are shown.
+FILE is parquet as data_prep.convert writes it, or any file that it reads (JSONL, JSON, CSV, other parquet, .gz,
+.zst, - for standard input): fields, lengths of texts and rows are shown of those.
 
 examples:
   python -m data_prep.inspect data/train.parquet
@@ -50,22 +53,42 @@ def summary_lines(found: Summary, width: int, *, plain: bool = False) -> Iterato
     if found.messages:
         yield ""
         yield from _turns(found, width)
-    for label, lengths in found.lengths.items():
-        yield ""
-        if not lengths.count:
-            yield fit(f"{label}: none", width)
-            continue
-        figures = lengths.figures()
-        shares = ", ".join(f"{share[1:]} % up to {figures[share]:,}" for share in ("p50", "p95", "p99"))
-        yield fit(label, width)
-        yield fit(f"  {figures['low']:,} to {figures['high']:,}, mean {figures['mean']:,}; {shares}", width)
-        yield from (f"  {line}" for line in lengths.lines(width - 2, plain=plain))
+    yield from _lengths(found.lengths, width, plain)
     if found.refused:
         yield ""
         yield fit(
             f"{found.refused:,} prompts are refused by the chat template: verl drops them in silence.", width
         )
         yield "python -m data_prep.validate --tokenizer DIR lists them."
+
+
+def raw_lines(found: RawSummary, width: int, *, plain: bool = False) -> Iterator[str]:
+    """As :func:`summary_lines`, of a file that is not converted yet."""
+    yield fit(f"{found.rows:,} rows, {_size(found.bytes)}, {found.kind}", width)
+    if found.bad:
+        yield fit(f"{found.bad:,} rows cannot be used:", width)
+        yield from (fit(f"  {problem}", width) for problem in found.problems)
+    yield ""
+    rows = [
+        [name, ", ".join(f"{kind} {count:,}" if len(kinds) > 1 else kind for kind, count in kinds.most_common()),
+         f"{sum(kinds.values()):,}"]
+        for name, kinds in found.fields.items()
+    ]  # fmt: skip
+    yield from table_lines(["field", "type", "rows"], rows, width, 1)
+    yield from _lengths(found.lengths, width, plain)
+
+
+def _lengths(lengths: dict[str, Histogram], width: int, plain: bool) -> Iterator[str]:
+    for label, found in lengths.items():
+        yield ""
+        if not found.count:
+            yield fit(f"{label}: none", width)
+            continue
+        figures = found.figures()
+        shares = ", ".join(f"{share[1:]} % up to {figures[share]:,}" for share in ("p50", "p95", "p99"))
+        yield fit(label, width)
+        yield fit(f"  {figures['low']:,} to {figures['high']:,}, mean {figures['mean']:,}; {shares}", width)
+        yield from (f"  {line}" for line in found.lines(width - 2, plain=plain))
 
 
 def _composition(found: Summary, width: int) -> Iterator[str]:
@@ -133,10 +156,19 @@ def main(argv: list[str] | None = None) -> int:
     reports: list[dict[str, Any]] = []
     done = True
     for path in args.files:
+        found: Summary | RawSummary
         try:
-            found = summarize(path, lengths)
-            with open_parquet(path) as file:
-                rows = rows_at(file, [*range(min(args.rows, found.rows)), *args.row])
+            if str(path) == "-" or not is_parquet(path):
+                found = summarize_raw(path, {*range(args.rows), *args.row})
+                rows = found.shown
+            else:
+                found = summarize(path, lengths)
+                with open_parquet(path) as file:
+                    rows = rows_at(file, [*range(min(args.rows, found.rows)), *args.row])
+        except DataError as error:
+            print(printable(str(error), _PATH_CHARS), file=sys.stderr)
+            done = False
+            continue
         except UNREADABLE as error:
             print(f"{printable(str(path), _PATH_CHARS)}: {unreadable(error)}", file=sys.stderr)
             done = False
@@ -155,10 +187,14 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if done else 1
 
 
-def _tell(found: Summary, rows: list[tuple[int, dict[str, Any]]], width: int) -> None:
+def _tell(found: Summary | RawSummary, rows: list[tuple[int, dict[str, Any]]], width: int) -> None:
     encoding = sys.stdout.encoding or "ascii"
     plain = "█".encode(encoding, "replace") == b"?"
-    lines = [printable(found.path, _PATH_CHARS), *summary_lines(found, width, plain=plain)]
+    if isinstance(found, RawSummary):
+        figures = raw_lines(found, width, plain=plain)
+    else:
+        figures = summary_lines(found, width, plain=plain)
+    lines = [printable(found.path, _PATH_CHARS), *figures]
     for number, row in rows:
         lines += ["", f"row {number:,}", *(f"  {line}" for line in row_lines(row, width - 2))]
     # A terminal that cannot show a character gets its escape.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -139,6 +140,38 @@ def test_any_parquet_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     pq.write_table(pa.Table.from_pylist([row()]).slice(0, 0), tmp_path / "none.parquet")
     assert inspect.main([str(tmp_path / "none.parquet")]) == 0
     assert "0 rows" in capsys.readouterr().out
+
+
+def test_raw_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    lines = [
+        '{"q": "abc", "n": 1}',
+        '{"q": 2.5, "n": true, "more": null}',
+        "{",
+        '{"q": "\x7f\\u001b[2J", "n": []}',
+    ]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    found = report(capsys, str(path), "--row", "3", "--rows", "0")
+    assert (found["kind"], found["rows"], found["bad"]) == ("jsonl", 4, 1)
+    assert found["fields"] == {
+        "q": {"text": 2, "float": 1}, "n": {"int": 1, "true/false": 1, "list": 1}, "more": {"null": 1}
+    }  # fmt: skip
+    assert found["lengths"]["q, characters"]["high"] == 5
+    assert f"{path}:3: " in found["problems"][0]
+    assert inspect.main([str(path), "--rows", "4"]) == 0
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert "\\x7f\\x1b[2J" in out
+    assert "1 rows cannot be used" in out
+    (tmp_path / "b.csv").write_text("a,b\n1,2\n")
+    assert report(capsys, str(tmp_path / "b.csv"))["shown"] == [{"row": 0, "value": {"a": "1", "b": "2"}}]
+
+
+def test_many_fields_take_bounded_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({f"f{number}": "x"}) + "\n" for number in range(900)))
+    found = report(capsys, str(path))
+    assert (found["rows"], len(found["fields"]), len(found["lengths"])) == (900, 50, 12)
 
 
 def test_files_that_cannot_be_read_are_told_beside_the_others(
