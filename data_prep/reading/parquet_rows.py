@@ -40,7 +40,7 @@ def _row_alone(batch: pa.RecordBatch) -> RawRow | FieldError:
         try:
             row[name] = column[0].as_py()
         except (ValueError, OverflowError) as error:
-            return FieldError(name, " ".join(str(error).split())[:200])
+            return FieldError(name, _line(error))
     return row
 
 
@@ -93,4 +93,6 @@ def parquet_blocks(path: Path, shown: str, block_bytes: int) -> Iterator[ArrowBl
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    """Its text on one line; Arrow quotes bytes of the file in it."""
+    text = " ".join(str(error).split())[:300]
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -113,11 +113,13 @@ def test_csv(tmp_path: Path) -> None:
         ("a.parquet", parquet(ROWS[:1])[:4], "not a whole parquet file"),
         ("a.parquet", parquet(ROWS)[:-9], "not a whole parquet file"),
         ("a.parquet", LINES, "not a whole parquet file"),
+        ("a.parquet", PARQUET[:4] + b"\xff" * 10 + PARQUET[14:], "don't know what type: \\x0f"),
         ("a.parquet", PARQUET[:8] + b"\xff" * 40 + PARQUET[48:], "damaged, after row 0 (from 0)"),
         ("a.jsonl.gz", gzip.compress(LINES)[:-300], "gzip stream is cut off or damaged"),
         ("a.jsonl.gz", gzip.compress(LINES)[:-4], "gzip stream is cut off or damaged"),
         ("a.jsonl.gz", gzip.compress(LINES) + b"more", "gzip stream is cut off or damaged"),
         ("a.jsonl.zst", zstd(LINES)[:-300], "zstd stream is cut off or damaged"),
+        ("a.jsonl.zst", zstd(LINES)[:-3], "zstd stream is cut off or damaged"),
         ("a.jsonl.zst", zstd(LINES) + b"more", "zstd stream is cut off or damaged"),
         ("a.jsonl.gz", LINES, "not a gzip file, as its name says"),
         ("a.parquet.gz", gzip.compress(PARQUET)[:-9], "gzip stream is cut off or damaged"),
@@ -140,6 +142,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, data: bytes, messa
         records(opened(tmp_path, name, data))
     assert message in str(error.value)
     assert name in str(error.value)
+    assert str(error.value).isprintable()  # bytes of the data do not reach a terminal
 
 
 @pytest.mark.parametrize(
