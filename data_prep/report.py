@@ -44,10 +44,7 @@ def report_lines(record: DatasetRecord, reasons: Counter[str], skip_bad: str | N
         _bad(reasons, skip_bad),
         _composition(record.composition),
         _repeats(record),
-        [
-            f"not read, since the test split comes from elsewhere: {printable(path, 60)}"
-            for path in record.not_used
-        ],
+        [f"not read, as the test rows come from elsewhere: {printable(path, 32)}" for path in record.not_used],
     ]
     lines: list[str] = []
     for section in sections:
@@ -86,6 +83,8 @@ def _bad(reasons: Counter[str], skip_bad: str | None) -> list[str]:
 
 
 def _composition(composition: list[dict[str, Any]]) -> list[str]:
+    if not composition:
+        return []
     totals: Counter[str] = Counter()
     for entry in composition:
         totals[entry["split"]] += entry["rows"]
@@ -115,7 +114,7 @@ def _repeats(record: DatasetRecord) -> list[str]:
             ]
     if normalized["leaked"]:
         lines += [
-            f"{normalized['leaked']:,} train rows have the prompt of a test row ({exact['leaked']:,} exactly):",
+            f"{normalized['leaked']:,} train rows have a test row's prompt ({exact['leaked']:,} exactly):",
             f"  --remove-leakage {_kind(exact['leaked'], normalized['leaked'])}",
         ]
     if record.repeats["conflicting"]:
