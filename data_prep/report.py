@@ -79,7 +79,7 @@ def _left_out(record: DatasetRecord) -> list[str]:
 
 def _bad(reasons: Counter[str], skip_bad: str | None) -> list[str]:
     lines = [f"{count:>8,}  {printable(reason, _REASON - 10)}" for reason, count in reasons.most_common(5)]
-    return [f"bad rows, all in {printable(skip_bad or '', 60)}; most often:", *lines] if lines else []
+    return [f"bad rows, all in {printable(skip_bad or '', 50)}; most often:", *lines] if lines else []
 
 
 def _composition(composition: list[dict[str, Any]]) -> list[str]:
