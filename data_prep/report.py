@@ -10,7 +10,7 @@ from data_prep.record import DatasetRecord
 
 _NAME = 34
 _MOST_LINES = 20
-_REASON = 76
+_REASON = 62
 
 
 def printable(text: str, width: int = _NAME) -> str:
@@ -78,7 +78,7 @@ def _left_out(record: DatasetRecord) -> list[str]:
 
 
 def _bad(reasons: Counter[str], skip_bad: str | None) -> list[str]:
-    lines = [f"{count:>8,}  {printable(reason, _REASON - 10)}" for reason, count in reasons.most_common(5)]
+    lines = [f"{count:>8,}  {printable(reason, _REASON)}" for reason, count in reasons.most_common(5)]
     return [f"bad rows, all in {printable(skip_bad or '', 50)}; most often:", *lines] if lines else []
 
 
