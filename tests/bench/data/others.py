@@ -61,7 +61,7 @@ def with_pandas(source: Path, target: Path) -> None:
 
 def with_datasets(source: Path, target: Path, processes: int | None) -> None:
     """With a cache that is gone afterwards: a second run would only read the first one's."""
-    import datasets
+    import datasets  # type: ignore[import-untyped]
 
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory(dir=target.parent) as cache:

@@ -10,20 +10,18 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from inputs import make_jsonl
+from measure import Run, run
+from run import OURS, command_of, table, targets
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-from inputs import make_jsonl  # noqa: E402
-from measure import Run, run  # noqa: E402
-from run import OURS, command_of, table, targets  # noqa: E402
 
 
 def test_a_small_run_tells_every_number(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    command = [sys.executable, HERE / "run.py", "--mb", "1", "--rounds", "1", "--systems", "ours,limit"]
+    command = [sys.executable, str(HERE / "run.py"), "--mb", "1", "--rounds", "1", "--systems", "ours,limit"]
     done = subprocess.run(
-        [*command, "--no-large", "--work", tmp_path, "--json", report],
+        [*command, "--no-large", "--work", str(tmp_path), "--json", str(report)],
         capture_output=True,
         text=True,
         timeout=120,
