@@ -6,7 +6,7 @@ import re
 
 from data_prep.errors import FieldError
 from data_prep.formats.example import Example, Format
-from data_prep.formats.text import require_text, rest, shown, truth_text
+from data_prep.formats.text import answer_text, require_text, rest, shown
 from data_prep.reading.block import RawRow
 
 _INSTRUCTION = "Let's think step by step and output the final answer within \\boxed{}."
@@ -56,12 +56,7 @@ def _to_example(row: RawRow) -> Example:
     problem = require_text(row, "problem")
     solution = require_text(row, "solution")
     own = row.get("answer")
-    if own is not None:
-        answer = truth_text(own, "answer")
-    else:
-        answer = boxed_answer(solution)
-        if not answer:
-            raise FieldError("solution", "the last \\boxed{} is empty")
+    answer = boxed_answer(solution) if own is None else answer_text(own, "answer")
     metadata = rest(row, "problem", "solution", "answer")
     return Example([{"role": "user", "content": problem}], answer, solution, None, metadata)
 
