@@ -30,7 +30,7 @@ class Progress:
     def __enter__(self) -> Progress:
         if self._shown and self._stream is not None and self._stream.isatty():
             try:
-                from tqdm import tqdm  # type: ignore[import-untyped]
+                from tqdm import tqdm
             except ImportError:  # lines do as well
                 return self
             self._bar = tqdm(total=self._total, unit="B", unit_scale=True, file=self._stream, leave=False)
