@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.schema import SCHEMA
+from data_prep.errors import DataError
+from data_prep.schema import with_places
 
-ROWS_PER_GROUP = 2048
+ROWS_PER_GROUP = 8192
+# A row group is held in memory and, by verl's readers, too.
+_GROUP_BYTES = 32 << 20
+# Columns with few values; a dictionary of prompts would only be thrown away again.
+_FEW_VALUES = [
+    "data_source",
+    "ability",
+    "prompt.list.element.role",
+    "reward_model.style",
+    "extra_info.split",
+]
 
 
 class ParquetSink:
     """Rows in, one row group of memory held, ``path`` in place only after :meth:`publish`.
 
-    Used as a context manager; leaving it without ``publish`` removes the unfinished file and leaves an older
-    ``path`` as it was.
+    Used as a context manager; leaving it without ``publish`` leaves an older ``path`` as it was.
+
+    Args:
+        scratch: folder on the same file system, for the unfinished file; who made it removes it.
+        schema: ``data_prep.schema.output_schema``; batches come without their place in the split.
+        split: ``train`` or ``test``.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, scratch: Path, schema: pa.Schema, split: str) -> None:
         self.path = path
         self.rows = 0
-        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        self._pending: list[Mapping[str, Any]] = []
-        self._writer: pq.ParquetWriter | None = pq.ParquetWriter(self._part, SCHEMA)
+        self._schema = schema
+        self._split = split
+        self.part = scratch / path.name
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = self._pending_bytes = 0
+        self._writer: pq.ParquetWriter | None = pq.ParquetWriter(
+            self.part, schema, compression="zstd", use_dictionary=_FEW_VALUES
+        )
 
     def __enter__(self) -> ParquetSink:
         return self
@@ -39,30 +57,41 @@ class ParquetSink:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        self._part.unlink(missing_ok=True)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Append one row of :data:`data_prep.schema.SCHEMA`."""
-        self._pending.append(row)
-        self.rows += 1
-        if len(self._pending) >= ROWS_PER_GROUP:
-            self._flush()
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Append rows of ``data_prep.schema.spool_schema``."""
+        for start in range(0, len(batch), ROWS_PER_GROUP):
+            part = batch.slice(start, ROWS_PER_GROUP)
+            placed = with_places(part, self._schema, self._split, self.rows)
+            self.rows += len(part)
+            self._pending.append(placed)
+            self._pending_rows += len(part)
+            self._pending_bytes += placed.nbytes
+            if self._pending_rows >= ROWS_PER_GROUP or self._pending_bytes >= _GROUP_BYTES:
+                self._flush()
 
     def finish(self) -> None:
-        """Write what is pending and the footer, and reach the disk; ``path`` is not touched yet."""
+        """Write what is pending and the footer, and reach the disk; ``path`` is not touched yet.
+
+        Raises:
+            DataError: there is not one row.
+        """
         if self._writer is None:
             raise RuntimeError(f"{self.path}: already finished")
+        if not self.rows:
+            raise DataError(f"{self.path}: no row is left for the {self._split} split; nothing is written.")
         self._flush()
         self._writer.close()
         self._writer = None
-        with self._part.open("rb") as file:
+        with self.part.open("rb") as file:
             os.fsync(file.fileno())
 
     def publish(self) -> None:
         """Put the finished file at ``path`` in one step."""
-        self._part.replace(self.path)
+        self.part.replace(self.path)
 
     def _flush(self) -> None:
         if self._pending and self._writer is not None:
-            self._writer.write_table(pa.Table.from_pylist(self._pending, schema=SCHEMA))
+            self._writer.write_table(pa.Table.from_batches(self._pending), row_group_size=self._pending_rows)
             self._pending.clear()
+            self._pending_rows = self._pending_bytes = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ KEY = np.dtype([("exact", "<u8", 2), ("normal", "<u8", 2), ("truth", "<u8")])
 _SIZE = 16
 
 
-def prompt_key(prompt: Iterable[Mapping[str, str]], ground_truth: str) -> bytes:
+def prompt_key(prompt: Iterable[Mapping[str, Any]], ground_truth: str) -> bytes:
     """The bytes of one :data:`KEY` (40): of the prompt's roles and contents, and of the ground truth.
 
     ``normal`` is of the prompt with runs of white space as one space and case folded.

@@ -1,0 +1,198 @@
+"""Rows of one file to columns of the output: prompt templated, ground truth chosen, length checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from data_prep.columns import Columns
+from data_prep.errors import FieldError, RowError
+from data_prep.formats.example import Example, Format, Message
+from data_prep.formats.mapped import mapped
+from data_prep.formats.registry import FORMATS
+from data_prep.formats.text import json_text
+from data_prep.formats.verl_rows import verl_format
+from data_prep.lengths import PromptLengths
+from data_prep.options import GroundTruth, Style
+from data_prep.reading.block import Block, RawRow
+from data_prep.schema import spool_schema
+from data_prep.spool import encoded
+
+PLACEHOLDER = "{prompt}"
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """How the rows of one file become rows of the output; what a worker process needs to know.
+
+    Attributes:
+        shown: the file, as told in messages.
+        format: ``map`` or a name of ``data_prep.formats.registry.FORMATS``.
+        fields: ``data_prep.schema.output_fields``.
+        mapping: for ``map``.
+        arrow_schema: of a parquet file.
+        data_source, ability: given for the source; None: the row's own, else ``default_source`` and the format's.
+        stop_at_bad: whether rows after the first bad one matter.
+        others: see ``data_prep.options.Options``.
+    """
+
+    shown: str
+    format: str
+    fields: dict[str, pa.DataType]
+    default_source: str
+    mapping: dict[str, str] = field(default_factory=dict)
+    arrow_schema: pa.Schema | None = None
+    data_source: str | None = None
+    ability: str | None = None
+    system_prompt: str | None = None
+    prompt_template: str | None = None
+    style: Style | None = None
+    ground_truth: GroundTruth | None = None
+    max_prompt_tokens: int | None = None
+    tokenizer: Path | None = None
+    stop_at_bad: bool = True
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be used: why, and the row itself (``raw`` where it was a line of text)."""
+
+    error: RowError
+    raw: bytes | None
+    row: RawRow | None
+
+
+@dataclass
+class Converted:
+    """One block, converted.
+
+    Attributes:
+        rows: how many can be used.
+        data: these, in order, by ``data_prep.schema.spool_schema``: ``data_prep.spool.encoded``.
+        nbytes: their size in memory.
+        keys: ``data_prep.planning.keys.KEY`` of each of them, as bytes.
+        read: rows in the block.
+        too_long: numbers of the rows whose prompt has too many tokens.
+        systems_replaced: rows whose own system message gave way to ``system_prompt``.
+    """
+
+    rows: int = 0
+    data: pa.Buffer | None = None
+    nbytes: int = 0
+    keys: bytes = b""
+    read: int = 0
+    bad: list[BadRow] = field(default_factory=list)
+    too_long: list[int] = field(default_factory=list)
+    systems_replaced: int = 0
+
+
+class RowConverter:
+    """Converts the blocks of one file.
+
+    Raises:
+        DataError: the tokenizer cannot be loaded.
+    """
+
+    def __init__(self, settings: RowSettings) -> None:
+        self._settings = settings
+        format = _format(settings)
+        self._to_example = format.to_example
+        self._template = settings.prompt_template or format.template
+        self._default_ability = format.ability
+        self._schema = spool_schema(settings.fields)
+        self._lengths = PromptLengths(settings.tokenizer) if settings.tokenizer is not None else None
+
+    def convert(self, block: Block) -> Converted:
+        """The rows of ``block``; bad ones are told, not raised."""
+        columns = Columns(self._schema)
+        done = Converted()
+        for record in block.records():
+            done.read += 1
+            try:
+                if isinstance(record.row, FieldError):
+                    raise record.row
+                self._add(columns, done, record.number, self._to_example(record.row))
+            except FieldError as error:
+                reason = RowError(
+                    self._settings.shown, record.number, error.field, error.expected, lines=block.lines
+                )
+                row = None if isinstance(record.row, FieldError) else record.row
+                done.bad.append(BadRow(reason, record.raw, row))
+                if self._settings.stop_at_bad:
+                    break
+        done.rows, done.keys = len(columns.keys), b"".join(columns.keys)
+        if done.rows:
+            batch = columns.batch()
+            done.data, done.nbytes = encoded(batch), batch.nbytes
+        return done
+
+    def _add(self, columns: Columns, done: Converted, number: int, example: Example) -> None:
+        settings = self._settings
+        question = _question(example)
+        prompt = self._prompt(example.prompt, done)
+        style, truth = self._truth(example, question)
+        data_source = settings.data_source or example.data_source or settings.default_source
+        ability = settings.ability or example.ability or self._default_ability
+        metadata = json_text(example.metadata) if example.metadata else "{}"
+        if self._is_too_long(prompt):
+            done.too_long.append(number)
+            return
+        columns.add(data_source, prompt, ability, style, truth, question, example.answer or "", metadata)
+        columns.carry(example.carried, truth)
+
+    def _prompt(self, messages: list[Message], done: Converted) -> list[Message]:
+        prompt = messages
+        if self._template != PLACEHOLDER:
+            place = _last_user(messages)
+            asked = self._template.replace(PLACEHOLDER, messages[place]["content"])
+            prompt = [*messages[:place], {"role": "user", "content": asked}, *messages[place + 1 :]]
+        if self._settings.system_prompt is not None:
+            own = [message for message in prompt if message["role"] != "system"]
+            done.systems_replaced += len(own) != len(prompt)
+            prompt = [{"role": "system", "content": self._settings.system_prompt}, *own]
+        return prompt
+
+    def _is_too_long(self, prompt: list[Message]) -> bool:
+        limit = self._settings.max_prompt_tokens
+        return self._lengths is not None and limit is not None and self._lengths.count(prompt) > limit
+
+    def _truth(self, example: Example, question: str) -> tuple[str, str]:
+        """(style, ground truth) of the row, as text."""
+        style = self._settings.style or example.style
+        chosen = self._settings.ground_truth or ("question" if self._settings.style == "model" else "answer")
+        if chosen == "question":
+            return style or "model", question
+        if example.ground_truth is None:
+            raise FieldError(
+                None,
+                "no answer, and a rule needs one as its ground truth; for a reward model, which scores the "
+                "question with the response, give --style model",
+            )
+        return style or "rule", example.ground_truth
+
+
+def _format(settings: RowSettings) -> Format:
+    if settings.format == "map":
+        return mapped(settings.mapping)
+    if settings.format == "verl":
+        return verl_format(settings.arrow_schema)
+    return FORMATS[settings.format]
+
+
+def _last_user(messages: list[Message]) -> int:
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place]["role"] == "user":
+            return place
+    raise FieldError("prompt", "no user message, and the prompt template is for the last one")
+
+
+def _question(example: Example) -> str:
+    """What the user asked: the row's own question, else the last user message, else the last message."""
+    if example.question is not None:
+        return example.question
+    for message in reversed(example.prompt):
+        if message["role"] == "user":
+            return message["content"]
+    return example.prompt[-1]["content"]
