@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import select
 import subprocess
 import sys
 import time
@@ -67,25 +68,28 @@ def test_a_process_without_standard_error() -> None:
     assert (done.returncode, done.stdout) == (0, "1\n")
 
 
-def all_of(terminal: int) -> str:
-    """What was written until the other end was closed, which Linux tells by EIO."""
-    told = b""
-    while True:
-        try:
-            told += os.read(terminal, 1 << 16)
-        except OSError:
-            os.close(terminal)
-            return told.decode()
+def told_until(terminal: int, end: str) -> str:
+    """What was written before `end`, read while the other side is open: closing it may lose what is under way."""
+    told = ""
+    deadline = time.monotonic() + 30
+    while end not in told:
+        assert time.monotonic() < deadline, told
+        if select.select([terminal], [], [], 1.0)[0]:
+            told += os.read(terminal, 1 << 16).decode()
+    return told.partition(end)[0]
 
 
 def test_a_bar_on_a_terminal_that_is_gone_at_the_end() -> None:
     ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as terminal, Progress(4 << 20, stream=terminal) as shown:
-        shown.update(1 << 20, 100)
-        shown.say("a line between")
-        time.sleep(0.2)  # a bar is drawn ten times a second at most
-        shown.update(3 << 20, 300)
-    told = all_of(ours)
+    with os.fdopen(theirs, "w") as terminal:
+        with Progress(4 << 20, stream=terminal) as shown:
+            shown.update(1 << 20, 100)
+            shown.say("a line between")
+            time.sleep(0.2)  # a bar is drawn ten times a second at most
+            shown.update(3 << 20, 300)
+        print("the end", file=terminal, flush=True)
+        told = told_until(ours, "the end")
+    os.close(ours)
     assert "a line between" in told
     assert "100%" in told
     assert "400 rows, " in told

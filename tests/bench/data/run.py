@@ -4,7 +4,7 @@
 
 Makes GSM8K-like JSONL of --mb megabytes, which every system converts to the same columns, in turn, in rounds, each
 in a process of its own; and one of ten times that size, which ours converts for its memory (and, with --large, the
-others too). Exits with 1 when a target is missed. About 12 minutes and 8 GB of disk.
+others too). Exits with 1 when a target is missed. About 5 minutes and 8 GB of disk.
 """
 
 from __future__ import annotations
