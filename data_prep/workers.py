@@ -16,7 +16,8 @@ from data_prep.rows import Converted, RowConverter, RowSettings
 
 # Below it a worker's start (half a second of imports) costs more than it brings.
 WORTH_WORKERS_BYTES = 24 << 20
-MOST_WORKERS = 4
+# Each needs about 150 MB.
+MOST_WORKERS = 2
 _AHEAD = 2
 
 _converters: dict[int, RowConverter] = {}

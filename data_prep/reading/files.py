@@ -31,7 +31,7 @@ KINDS: dict[str, Kind] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 STDIN = "-"
 _PEEK_BYTES = 256 << 10
 _PARQUET = b"PAR1"
