@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,7 +17,7 @@ from data_prep.formats.text import json_text
 from data_prep.formats.verl_rows import verl_format
 from data_prep.lengths import PromptLengths
 from data_prep.options import GroundTruth, Style
-from data_prep.reading.block import Block, RawRow
+from data_prep.reading.block import Block, RawRow, Record
 from data_prep.schema import spool_schema
 from data_prep.spool import encoded
 
@@ -108,27 +109,31 @@ class RowConverter:
         """The rows of ``block``; bad ones are told, not raised."""
         columns = Columns(self._schema)
         done = Converted()
+        waiting: list[tuple[Record, _Values]] = []
         for record in block.records():
             done.read += 1
             try:
                 if isinstance(record.row, FieldError):
                     raise record.row
-                self._add(columns, done, record.number, self._to_example(record.row))
+                values = self._values(done, self._to_example(record.row))
             except FieldError as error:
-                reason = RowError(
-                    self._settings.shown, record.number, error.field, error.expected, lines=block.lines
-                )
-                row = None if isinstance(record.row, FieldError) else record.row
-                done.bad.append(BadRow(reason, record.raw, row))
+                done.bad.append(self._bad(block, record, error))
                 if self._settings.stop_at_bad:
                     break
+                continue
+            if self._lengths is None:
+                values.add_to(columns)
+            else:
+                waiting.append((record, values))
+        if waiting:
+            self._add_short(block, waiting, columns, done)
         done.rows, done.keys = len(columns.keys), b"".join(columns.keys)
         if done.rows:
             batch = columns.batch()
             done.data, done.nbytes = encoded(batch), batch.nbytes
         return done
 
-    def _add(self, columns: Columns, done: Converted, number: int, example: Example) -> None:
+    def _values(self, done: Converted, example: Example) -> _Values:
         settings = self._settings
         question = _question(example)
         prompt = self._prompt(example.prompt, done)
@@ -136,11 +141,27 @@ class RowConverter:
         data_source = settings.data_source or example.data_source or settings.default_source
         ability = settings.ability or example.ability or self._default_ability
         metadata = json_text(example.metadata) if example.metadata else "{}"
-        if self._is_too_long(prompt):
-            done.too_long.append(number)
-            return
-        columns.add(data_source, prompt, ability, style, truth, question, example.answer or "", metadata)
-        columns.carry(example.carried, truth)
+        own = (data_source, prompt, ability, style, truth, question, example.answer or "", metadata)
+        return _Values(own, example.carried)
+
+    def _add_short(
+        self, block: Block, waiting: list[tuple[Record, _Values]], columns: Columns, done: Converted
+    ) -> None:
+        """Add the rows with no more tokens in their prompt than are allowed; counted at once, which is faster."""
+        limit = self._settings.max_prompt_tokens
+        counts = self._lengths.count_many([values.own[1] for _, values in waiting]) if self._lengths else []
+        for (record, values), count in zip(waiting, counts, strict=True):
+            if isinstance(count, FieldError):
+                done.bad.append(self._bad(block, record, count))
+            elif limit is not None and count > limit:
+                done.too_long.append(record.number)
+            else:
+                values.add_to(columns)
+        done.bad.sort(key=lambda bad: bad.error.number)
+
+    def _bad(self, block: Block, record: Record, error: FieldError) -> BadRow:
+        reason = RowError(self._settings.shown, record.number, error.field, error.expected, lines=block.lines)
+        return BadRow(reason, record.raw, None if isinstance(record.row, FieldError) else record.row)
 
     def _prompt(self, messages: list[Message], done: Converted) -> list[Message]:
         prompt = messages
@@ -153,10 +174,6 @@ class RowConverter:
             done.systems_replaced += len(own) != len(prompt)
             prompt = [{"role": "system", "content": self._settings.system_prompt}, *own]
         return prompt
-
-    def _is_too_long(self, prompt: list[Message]) -> bool:
-        limit = self._settings.max_prompt_tokens
-        return self._lengths is not None and limit is not None and self._lengths.count(prompt) > limit
 
     def _truth(self, example: Example, question: str) -> tuple[str, str]:
         """(style, ground truth) of the row, as text."""
@@ -173,6 +190,18 @@ class RowConverter:
         if not example.ground_truth.strip():
             raise FieldError(None, "the ground truth is empty; a rule would compare every response with nothing")
         return style or "rule", example.ground_truth
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """One row, converted: what ``Columns.add`` takes, and what ``Columns.carry`` takes."""
+
+    own: tuple[str, list[Message], str, str, str, str, str, str]
+    carried: dict[str, Any]
+
+    def add_to(self, columns: Columns) -> None:
+        columns.add(*self.own)
+        columns.carry(self.carried, self.own[4])
 
 
 def _format(settings: RowSettings) -> Format:
