@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -71,7 +73,7 @@ class Workers:
         try:
             while True:
                 for block in islice(source, self._ahead - len(running)):
-                    running.append(self._pool.submit(_convert, file, block))
+                    running.append(_submitted(self._pool, file, block))
                 if not running:
                     return
                 yield running.popleft().result()
@@ -82,8 +84,26 @@ class Workers:
             ) from error
 
 
+def _submitted(pool: ProcessPoolExecutor, file: int, block: Block) -> Future[Converted]:
+    # A process that starts here keeps SIGINT blocked: Ctrl-C is for this process, which ends its workers.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(_convert, file, block)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start(settings: list[RowSettings]) -> None:
     _settings[:] = settings
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker waits for blocks for ever, also where the process that would send them was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _convert(file: int, block: Block) -> Converted:
