@@ -35,8 +35,8 @@ examples:
   python -m data_prep.convert math.jsonl.gz chat.parquet --weight 3 --weight 1 --test-last 200 --out data
   python -m data_prep.convert rows.csv --map prompt=ask --map ground_truth=truth --test-size 100 --out data
 
-exit codes: 0 written, or nothing to do; 1 the data cannot be used (nothing is written); 2 usage; 3 written, and
-rows were set aside by --skip-bad.
+exit codes: 0 written, or nothing to do; 1 the data cannot be used (nothing is written); 2 usage; 3 as 0, and
+rows were set aside by --skip-bad; 130 Ctrl-C; 143 SIGTERM.
 """
 
 
@@ -58,9 +58,13 @@ def parser() -> argparse.ArgumentParser:
         "--format", action="append", choices=("auto", *FORMATS, "map"), help="* default: by the first rows"
     )
     command.add_argument(
-        "--data-source", action="append", metavar="NAME", help="* data_source, by which verl picks a reward rule"
+        "--data-source",
+        action="append",
+        type=_name,
+        metavar="NAME",
+        help="* data_source, by which verl picks a reward rule",
     )
-    command.add_argument("--ability", action="append", metavar="NAME", help="* ability of each row")
+    command.add_argument("--ability", action="append", type=_name, metavar="NAME", help="* ability of each row")
     command.add_argument(
         "--weight",
         action="append",
@@ -136,7 +140,8 @@ def _test_size(text: str) -> Fraction | int:
 
 def _weight(text: str) -> Fraction:
     try:
-        weight = Fraction(text)
+        # An exponent could stand for a number of any length.
+        weight = Fraction(text if len(text) <= 40 and "e" not in text.lower() else "")
     except (ValueError, ZeroDivisionError):
         weight = Fraction(0)
     if weight <= 0:
@@ -167,6 +172,16 @@ def _mapping(text: str) -> tuple[str, str]:
     if not name or not equals or not path:
         raise argparse.ArgumentTypeError(f"expected FIELD=PATH, like prompt=messages[0].content, got {text!r}")
     return name, path
+
+
+def _name(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError("not UTF-8") from error
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected a name, got nothing")
+    return text
 
 
 def _text(text: str) -> str:

@@ -17,7 +17,8 @@ def parse_test_size(text: str) -> Fraction | int:
         ValueError: neither a whole number from 1 nor a share between 0 and 1.
     """
     try:
-        value = Fraction(text)
+        # An exponent could stand for a number of any length.
+        value = Fraction(text if len(text) <= 40 and "e" not in text.lower() else "")
     except (ValueError, ZeroDivisionError):
         raise ValueError(f"expected a number of rows (100) or a share of them (0.05), got {text[:80]!r}") from None
     if value >= 1 and value.denominator == 1 and "." not in text:
