@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 from types import TracebackType
@@ -26,13 +28,14 @@ class BadRows:
 
     Args:
         path: the file; None: the first bad row is raised.
-        inputs: files that are read; ``path`` must be none of them.
+        inputs: files that are read or written; ``path`` must be none of them.
+        scratch: folder for the unfinished file, which who made the folder removes; None: beside ``path``.
 
     Raises:
-        DataError: ``path`` is an input, or holds something that is not such a file.
+        DataError: ``path`` is one of ``inputs``, or holds something that is not such a file.
     """
 
-    def __init__(self, path: Path | None, inputs: list[Path]) -> None:
+    def __init__(self, path: Path | None, inputs: list[Path], scratch: Path | None = None) -> None:
         self.path = path
         self.count = 0
         self.reasons: Counter[str] = Counter()
@@ -47,9 +50,12 @@ class BadRows:
                 raise DataError(
                     f"--skip-bad {path}: is there already and is no file of bad rows; name another file."
                 )
+        elif any(path.resolve() == entry.resolve() for entry in inputs):
+            raise DataError(f"--skip-bad {path}: is a file that the conversion writes; name another one.")
         elif not path.parent.is_dir():
             raise DataError(f"--skip-bad {path}: the folder {path.parent} is not there.")
-        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._part = self._beside if scratch is None else scratch / "bad-rows.part"
 
     def __enter__(self) -> BadRows:
         return self
@@ -61,6 +67,7 @@ class BadRows:
             self._file.close()
         if self._part is not None:
             self._part.unlink(missing_ok=True)
+            self._beside.unlink(missing_ok=True)
 
     def add(self, error: RowError, raw: bytes | None, row: RawRow | None) -> None:
         """Set a row aside.
@@ -88,7 +95,13 @@ class BadRows:
             return
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._part.replace(self.path)
+        try:
+            self._part.replace(self.path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            shutil.copyfile(self._part, self._beside)  # from another file system
+            self._beside.replace(self.path)
 
 
 def _content(raw: bytes | None, row: RawRow | None) -> dict[str, Any]:

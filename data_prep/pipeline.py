@@ -27,12 +27,14 @@ from data_prep.record import (
     OutputRecord,
     PartRecord,
     file_sha256,
+    folder_sha256,
     options_json,
     read_record,
     versions,
     why_again,
     write_atomic,
 )
+from data_prep.report import printable
 from data_prep.rows import Converted, RowSettings
 from data_prep.schema import leaves, output_schema, spool_schema
 from data_prep.scratch import scratch_folder
@@ -41,6 +43,7 @@ from data_prep.workers import Workers, default_workers
 from data_prep.writer import ParquetSink
 
 SPLITS = ("train", "test")
+OUTPUTS = ("train.parquet", "test.parquet", RECORD_NAME)
 # Rows by (data_source, ability, split), in order of appearance.
 Composition = Counter[tuple[str, str, str]]
 
@@ -52,10 +55,12 @@ class Outcome:
     Attributes:
         record: of what was written; None: nothing had changed, and nothing was written.
         bad: rows set aside, by reason.
+        set_aside: how many; where nothing was written, in the earlier run.
     """
 
     record: DatasetRecord | None
     bad: Counter[str]
+    set_aside: int
 
 
 @dataclass
@@ -107,19 +112,29 @@ def convert(
         files = [entry.file for entry in inputs.files]
         hashes = stack.enter_context(Hashes(files))
         asked = options_json(options, sources=[asdict(source) for source in sources])
+        if options.tokenizer is not None:
+            asked["tokenizer_sha256"] = folder_sha256(options.tokenizer)
         _check_old_test_file(inputs, out)
-        if not force and why_again(read_record(out / RECORD_NAME), hashes.sources, asked, out) is None:
-            return Outcome(None, Counter())
+        _check_not_an_output(inputs, out)
+        before = read_record(out / RECORD_NAME)
+        if not force and why_again(before, hashes.sources, asked, out) is None:
+            set_aside = sum(entry.get("bad", 0) for entry in before["sources"]) if before else 0
+            if not set_aside or (options.skip_bad is not None and options.skip_bad.is_file()):
+                return Outcome(None, Counter(), set_aside)
         settings = row_settings(inputs.files, options)
         hashes.start()
         size = sum(file.size for file in files)
-        bad = stack.enter_context(BadRows(options.skip_bad, [file.origin for file in files]))
+        taken = [*(file.origin for file in files), *(out / name for name in OUTPUTS)]
+        bad = stack.enter_context(BadRows(options.skip_bad, taken, work))
         progress = stack.enter_context(Progress(size, shown=show_progress))
         processes = default_workers(size) if workers is None else workers
         read = _read_all(inputs.files, settings, work, bad, processes, progress)
+        _check_rows(read, bad)
         weights = [source.weight for source in sources]
         plan = make_plan(read.spool.part_rows, inputs.train_parts, weights, options, None, read.index)
-        progress.say(f"{progress.rows:,} rows read, {progress.rate:,.0f} rows/s; writing {out}")
+        progress.say(
+            f"{progress.rows:,} rows read, {progress.rate:,.0f} rows/s; writing {printable(str(out), 60)}"
+        )
         sinks, composition = _write(read, plan, settings[0], out, work)
         record = _record(inputs, settings, read, plan, hashes, asked)
         record.outputs = [
@@ -130,9 +145,8 @@ def convert(
             {"data_source": source, "ability": ability, "split": split, "rows": rows}
             for (source, ability, split), rows in composition.items()
         ]
-        _publish(sinks, record, out, work)
-        bad.publish()
-        return Outcome(record, bad.reasons)
+        _publish(sinks, bad, record, out, work)
+        return Outcome(record, bad.reasons, bad.count)
 
 
 def _check_old_test_file(inputs: Inputs, out: Path) -> None:
@@ -142,6 +156,26 @@ def _check_old_test_file(inputs: Inputs, out: Path) -> None:
             f"{old} is there from an earlier run and this run makes no test split: "
             "give --test-size or --test-file, or remove it."
         )
+
+
+def _check_not_an_output(inputs: Inputs, out: Path) -> None:
+    """Converted into itself, a file would be another source the next time."""
+    written = {(out / name).resolve() for name in OUTPUTS}
+    for entry in inputs.files:
+        if entry.file.origin.resolve() in written:
+            raise DataError(f"{entry.file.shown}: is in {out} and would be overwritten; give another --out.")
+
+
+def _check_rows(read: _Read, bad: BadRows) -> None:
+    if read.spool.rows:
+        return
+    long = sum(counts.too_long for counts in read.counts)
+    why = [f"{long:,} longer than --max-prompt-tokens"] if long else []
+    if bad.count:
+        ((reason, _),) = bad.reasons.most_common(1)
+        why.append(f"{bad.count:,} bad, most often {printable(reason, 300)}")
+    total = sum(counts.read for counts in read.counts)
+    raise DataError(f"none of {total:,} rows can be used: {'; '.join(why)}. Nothing is written.")
 
 
 def _read_all(
@@ -237,8 +271,11 @@ def _record(
     return DatasetRecord(sources, parts, [], [], repeats, columns, asked, versions(), not_used=inputs.not_used)
 
 
-def _publish(sinks: list[ParquetSink], record: DatasetRecord, out: Path, work: Path) -> None:
-    (out / RECORD_NAME).unlink(missing_ok=True)
+def _publish(sinks: list[ParquetSink], bad: BadRows, record: DatasetRecord, out: Path, work: Path) -> None:
+    """First what is old goes: stopped in between, no split stands beside one of another conversion."""
+    for name in reversed(OUTPUTS):
+        (out / name).unlink(missing_ok=True)
     for sink in sinks:
         sink.publish()
+    bad.publish()
     write_atomic(out / RECORD_NAME, record.to_json(), work)

@@ -23,6 +23,8 @@ RECORD_NAME = "dataset.json"
 # Readers refuse a record of another number.
 RECORD_VERSION = 1
 _MOST_BYTES = 64 << 20
+# Not what a tokenizer reads, and long to hash.
+_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 _DISTRIBUTION = "verl-slurm-launcher"
 # Escaped in the text: what moves a cursor or reorders a line, and what UTF-8 cannot hold (in file names).
 _ESCAPED = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -197,6 +199,15 @@ def file_sha256(path: Path) -> str:
         while data := file.read(1 << 20):
             digest.update(data)
         return digest.hexdigest()
+
+
+def folder_sha256(folder: Path) -> str:
+    """Of the names and contents of a model folder's files, the weights left out; of nothing without the folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*")):
+        if path.is_file() and path.suffix not in _WEIGHTS:
+            digest.update(f"{path.name!r} {file_sha256(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def write_atomic(path: Path, text: str, scratch: Path) -> None:

@@ -43,6 +43,7 @@ def report_lines(record: DatasetRecord, reasons: Counter[str], skip_bad: str | N
         _left_out(record),
         _bad(reasons, skip_bad),
         _composition(record.composition),
+        _parts(record),
         _repeats(record),
         [f"not read, as the test rows come from elsewhere: {printable(path, 32)}" for path in record.not_used],
     ]
@@ -101,6 +102,24 @@ def _composition(composition: list[dict[str, Any]]) -> list[str]:
     more = len(composition) - _MOST_LINES
     lines = table(("data_source", "ability", "split", "rows", "share"), rows)
     return [*lines, f"and {more} more"] if more > 0 else lines
+
+
+def _parts(record: DatasetRecord) -> list[str]:
+    """How much each source of several gave; the data_source of two of them may be the same."""
+    if len(record.parts) < 2:
+        return []
+    totals = record.rows("train"), record.rows("test")
+    rows = [
+        (part.source, part.train, _share(part.train, totals[0]), part.test, _share(part.test, totals[1]))
+        for part in record.parts[:_MOST_LINES]
+    ]
+    more = len(record.parts) - _MOST_LINES
+    lines = table(("from", "train", "share", "test", "share"), rows)
+    return [*lines, f"and {more} more"] if more > 0 else lines
+
+
+def _share(rows: int, total: int) -> str:
+    return f"{100 * rows / total:.1f} %" if total else "-"
 
 
 def _repeats(record: DatasetRecord) -> list[str]:
