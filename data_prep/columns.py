@@ -40,9 +40,8 @@ class Columns:
         for column in schema:
             names = [f"{column.name}.{key.name}" for key in column.type] if _is_ours(column) else [column.name]
             for path in names:
-                if path != "prompt" and path not in self._values:
+                if path != "prompt" and (path not in self._values or _type_of(schema, path) != pa.string()):
                     self._carried[path] = []
-        self._typed_truth = schema.field("reward_model").type.field("ground_truth").type != pa.string()
 
     def add(
         self,
@@ -63,17 +62,14 @@ class Columns:
         self._ends.append(len(self._roles))
         self._ability(ability)
         self._style(style)
-        if not self._typed_truth:
-            self._truth(truth)
+        self._truth(truth)
         self._question(question)
         self._answer(answer)
         self._metadata(metadata)
         self.keys.append(prompt_key(prompt, truth))
 
-    def carry(self, values: dict[str, Any], truth: str) -> None:
-        """The typed values of a verl row; a row of another format has none."""
-        if self._typed_truth:
-            self._truth(values.get(GROUND_TRUTH))
+    def carry(self, values: dict[str, Any]) -> None:
+        """The typed values of a verl row, which win over the text of :meth:`add`; other formats have none."""
         for path, column in self._carried.items():
             column.append(values.get(path))
 
@@ -94,8 +90,13 @@ class Columns:
         return self._leaf(column.name, column.type)
 
     def _leaf(self, path: str, kind: pa.DataType) -> pa.Array:
-        values = self._values.get(path)
-        return pa.array(self._carried[path] if values is None else values, kind)
+        return pa.array(self._carried[path] if path in self._carried else self._values[path], kind)
+
+
+def _type_of(schema: pa.Schema, path: str) -> pa.DataType:
+    top, _, key = path.partition(".")
+    kind = schema.field(top).type
+    return kind.field(key).type if key else kind
 
 
 def _is_ours(column: pa.Field) -> bool:

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+_MOST_FIELD_CHARS = 200
+
+
+def printable(text: str) -> str:
+    """``text`` with its control characters escaped: names of fields come from data and go to terminals."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+
+
+def _name(field: str | None) -> str | None:
+    if field is None or (len(field) <= _MOST_FIELD_CHARS and field.isprintable()):
+        return field
+    cut = field if len(field) <= _MOST_FIELD_CHARS else field[:_MOST_FIELD_CHARS] + "..."
+    return printable(cut).replace("\n", "\\n")
+
 
 class DataError(Exception):
     """The data or the request cannot be used; the message names the place and the remedy."""
@@ -20,7 +36,7 @@ class RowError(DataError):
         self.field = field
         self.expected = expected
         place = f"{file}:{number}: " if lines else f"{file}: row {number} (from 0): "
-        super().__init__(place + (f"field {field!r}: " if field else "") + expected)
+        super().__init__(place + (f"field '{field}': " if field else "") + expected)
         self._lines = lines
 
     def __reduce__(self) -> tuple[object, ...]:  # errors of worker processes are pickled
@@ -32,12 +48,15 @@ def _row_error(file: str, number: int, field: str | None, expected: str, lines: 
 
 
 class FieldError(ValueError):
-    """A field of a row breaks its format; the reader adds file and row (:class:`RowError`)."""
+    """A field of a row breaks its format; the reader adds file and row (:class:`RowError`).
+
+    ``field`` is printable and of bounded length, whatever the data calls it.
+    """
 
     def __init__(self, field: str | None, expected: str) -> None:
-        self.field = field
+        self.field = _name(field)
         self.expected = expected
-        super().__init__(f"field {field!r}: {expected}" if field else expected)
+        super().__init__(f"field '{self.field}': {expected}" if field else expected)
 
     def __reduce__(self) -> tuple[object, ...]:
         return FieldError, (self.field, self.expected)

@@ -14,7 +14,7 @@ from data_prep.options import Options, SourceOptions
 from data_prep.reading.files import InputFile, open_input
 from data_prep.reading.sources import Found, resolve
 from data_prep.rows import RowSettings
-from data_prep.schema import GROUND_TRUTH, output_fields
+from data_prep.schema import output_fields
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,11 @@ def row_settings(inputs: Sequence[Input], options: Options) -> list[RowSettings]
     schemas: list[pa.Schema | None] = [
         file.file.arrow_schema if name == "verl" else None for file, name in zip(inputs, formats, strict=True)
     ]
-    fields = output_fields((file.file.shown, schema) for file, schema in zip(inputs, schemas, strict=True))
-    if options.ground_truth == "question" or (options.ground_truth is None and options.style == "model"):
-        fields[GROUND_TRUTH] = pa.string()
+    fields = output_fields(
+        ((file.file.shown, schema) for file, schema in zip(inputs, schemas, strict=True)),
+        truth_is_text=(options.ground_truth or ("question" if options.style == "model" else "answer"))
+        == "question",
+    )
     return [
         RowSettings(
             shown=file.file.shown,

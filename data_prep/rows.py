@@ -201,7 +201,7 @@ class _Values:
 
     def add_to(self, columns: Columns) -> None:
         columns.add(*self.own)
-        columns.carry(self.carried, self.own[4])
+        columns.carry(self.carried)
 
 
 def _format(settings: RowSettings) -> Format:

@@ -32,6 +32,8 @@ SCHEMA: pa.Schema = pa.schema(
 )
 
 GROUND_TRUTH = "reward_model.ground_truth"
+# Text in what this package makes; other people's files have lists, numbers and structs here, which stay so.
+_ANY_TYPE = (GROUND_TRUTH, "extra_info.question", "extra_info.answer", "extra_info.metadata")
 _STRUCTS = ("reward_model", "extra_info")
 
 
@@ -50,12 +52,10 @@ _FIXED = leaves(SCHEMA)
 
 
 def carried_fields(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """What a verl parquet file has beyond SCHEMA, by path, and its ground truth where that is no text."""
+    """What a verl parquet file has beyond SCHEMA, by path; also ground truth, question... that are no text."""
     own = leaves(schema)
     carried = {path: kind for path, kind in own.items() if path not in _FIXED and path not in _STRUCTS}
-    truth = own.get(GROUND_TRUTH)
-    if truth is not None and not _is_text(truth):
-        carried[GROUND_TRUTH] = truth
+    carried.update((path, own[path]) for path in _ANY_TYPE if path in own and not _is_text(own[path]))
     return carried
 
 
@@ -65,20 +65,30 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def output_fields(files: Iterable[tuple[str, pa.Schema | None]]) -> dict[str, pa.DataType]:
+def output_fields(
+    files: Iterable[tuple[str, pa.Schema | None]], *, truth_is_text: bool = False
+) -> dict[str, pa.DataType]:
     """Type by path of every column of the output.
 
     Args:
         files: (name for messages, schema) of each input; the schema is that of a verl parquet file, else None.
+        truth_is_text: the ground truth is not the one of the files.
 
     Raises:
-        DataError: two files hold something under one path, in different types.
+        DataError: two files hold something under one path, in different types; a column is named like a key of
+            a struct, ``extra_info.x``.
     """
     fields = dict(_FIXED)
+    text = {path: pa.string() for path in _ANY_TYPE}
     told_by: dict[str, str] = {}
     for shown, schema in files:
         carried = carried_fields(schema) if schema is not None else {}
-        for path, kind in ({GROUND_TRUTH: pa.string()} | carried).items():
+        for name in schema.names if schema is not None else ():
+            if name.startswith(tuple(f"{struct}." for struct in _STRUCTS)):
+                raise DataError(f"{shown}: column {name!a} is named like a key of a struct; rename or drop it.")
+        if truth_is_text:
+            carried.pop(GROUND_TRUTH, None)
+        for path, kind in (text | carried).items():
             before = told_by.setdefault(path, shown)
             if before == shown:
                 fields[path] = kind

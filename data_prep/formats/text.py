@@ -74,7 +74,7 @@ def answer_text(value: object, path: str) -> str:
     Raises:
         FieldError: anything else.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return truth_text(value, path)
     return check_text(value, path)
 
@@ -112,7 +112,7 @@ def json_text(value: Any, path: str = "") -> str:
 
 
 def truth_text(value: Any, path: str = "ground_truth") -> str:
-    """A ground truth as text: a string as it is, a number as it was written, anything else as JSON.
+    """A ground truth as text: a string as it is, a number as it was written, a time in ISO form, else JSON.
 
     Raises:
         FieldError: see :func:`json_text`.
@@ -121,13 +121,21 @@ def truth_text(value: Any, path: str = "ground_truth") -> str:
         return check_text(value, path, blank=True)
     if isinstance(value, Literal):
         return value.text
+    if isinstance(value, _PLAIN):
+        return _plain(value)
     return json_text(value, path)
 
 
-def _plain(value: object) -> object:
+# What parquet has and JSON has not.
+_PLAIN = (datetime, date, time, timedelta, Decimal)
+
+
+def _plain(value: object) -> str:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    if isinstance(value, timedelta | Decimal):
+    if isinstance(value, Decimal):
+        return format(value, "f")  # str() writes 0.0000000 as 0E-7
+    if isinstance(value, timedelta):
         return str(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
 

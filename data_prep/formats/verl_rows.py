@@ -45,7 +45,10 @@ def _to_example(row: RawRow, paths: tuple[str, ...] | None) -> Example:
     reward = _object(row, "reward_model")
     info = _object(row, "extra_info")
     truth = reward.get("ground_truth")
-    metadata = _metadata(info.get("metadata"))
+    typed = paths is not None and "extra_info.metadata" in paths
+    metadata = {} if typed else _metadata(info.get("metadata"))
+    if not isinstance(info.get("index"), int | None):
+        metadata["index"] = info["index"]  # an id (DAPO has UUIDs); a number is the row's place, written anew
     carried: dict[str, Any] = {}
     if paths is None:
         metadata.update((name, value) for name, value in row.items() if name not in _COLUMNS)

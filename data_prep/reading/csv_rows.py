@@ -15,14 +15,13 @@ from data_prep.reading.lines import MOST_ROW_BYTES
 
 @dataclass(frozen=True, slots=True)
 class CellBlock:
-    """Rows with the line that each begins on."""
+    """Rows, each with the line that it begins on."""
 
-    rows: list[tuple[int, RawRow | FieldError]]
+    rows: list[Record]
     lines: ClassVar[bool] = True
 
     def records(self) -> Iterator[Record]:
-        for number, row in self.rows:
-            yield Record(number, row)
+        yield from self.rows
 
 
 def csv_blocks(stream: BinaryIO, shown: str, block_bytes: int, delimiter: str) -> Iterator[CellBlock]:
@@ -34,7 +33,7 @@ def csv_blocks(stream: BinaryIO, shown: str, block_bytes: int, delimiter: str) -
     csv.field_size_limit(MOST_ROW_BYTES)  # of the whole process; Python's own is 128 KiB
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)
-    rows: list[tuple[int, RawRow | FieldError]] = []
+    rows: list[Record] = []
     header: list[str] | None = None
     size = count = 0
     line = 1
@@ -46,7 +45,8 @@ def csv_blocks(stream: BinaryIO, shown: str, block_bytes: int, delimiter: str) -
             if header is None:
                 header = _header(cells, shown)
                 continue
-            rows.append((number, _row(header, cells)))
+            row = _row(header, cells)
+            rows.append(Record(number, row, _text(cells, delimiter) if isinstance(row, FieldError) else None))
             count += 1
             size += sum(map(len, cells))
             if size >= block_bytes:
@@ -79,3 +79,10 @@ def _row(header: list[str], cells: list[str]) -> RawRow | FieldError:
             byte = ord(cell[error.start]) - 0xDC00
             return FieldError(name, f"expected UTF-8, got byte 0x{byte:02X} at {error.start}")
     return dict(zip(header, cells, strict=True))
+
+
+def _text(cells: list[str], delimiter: str) -> bytes:
+    """A row that is none, to be set aside: as CSV again, for its cells have no names."""
+    line = io.StringIO(newline="")
+    csv.writer(line, delimiter=delimiter, lineterminator="").writerow(cells)
+    return line.getvalue().encode("utf-8", "surrogateescape")

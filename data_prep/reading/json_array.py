@@ -13,7 +13,7 @@ from data_prep.reading.block import Record
 from data_prep.reading.lines import MOST_ROW_BYTES, record
 
 # Only finds where an element ends; `record` parses it again, strictly. Numbers are not worth converting for that.
-_SCANNER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len)
+_SCANNER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len, strict=False)
 _BLANKS = " \t\r\n"
 # An error that near to the end of what was read may be a piece of a word or an escape that goes on.
 _CUT_CHARS = 16
@@ -34,10 +34,9 @@ class ElementBlock:
 class _Text:
     """The text of a stream from a moving position on."""
 
-    def __init__(self, stream: BinaryIO, shown: str) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._shown = shown
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="surrogateescape")
         self._chunk = 1 << 20
         self.text = ""
         self.place = 0
@@ -45,12 +44,7 @@ class _Text:
 
     def more(self) -> None:
         data = self._stream.read(max(self._chunk, len(self.text) - self.place))
-        try:
-            new = self._decoder.decode(data, final=not data)
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{self._shown}: expected UTF-8: {error.reason} (byte 0x{error.object[error.start]:02X})."
-            ) from error
+        new = self._decoder.decode(data, final=not data)  # `record` finds what is not UTF-8, in its row
         self.ended = not data
         self.text, self.place = self.text[self.place :] + new, 0
 
@@ -72,7 +66,7 @@ def array_blocks(stream: BinaryIO, shown: str, block_bytes: int) -> Iterator[Ele
     Raises:
         DataError: not a JSON array to its end; an element over 64 MiB; no element.
     """
-    text = _Text(stream, shown)
+    text = _Text(stream)
     if text.next() != "[":
         raise DataError(f"{shown}: expected a JSON array, got {text.text[text.place : text.place + 20]!a}.")
     text.place += 1
@@ -110,7 +104,7 @@ def _element(text: _Text, where: str) -> bytes:
             if end < len(text.text) or text.ended:  # else a number may go on
                 found = text.text[text.place : end]
                 text.place = end
-                return found.encode()
+                return found.encode("utf-8", "surrogateescape")
         except json.JSONDecodeError as error:
             cut = error.pos >= len(text.text) - _CUT_CHARS or error.msg.startswith("Unterminated string")
             if text.ended or not cut:

@@ -80,7 +80,7 @@ def parse_object(line: bytes) -> RawRow:
         raise FieldError(None, f"expected UTF-8, got byte 0x{line[error.start]:02X} at {error.start}") from error
     except json.JSONDecodeError as error:
         raise FieldError(
-            None, f"expected a JSON object on one line: {error.msg} at column {error.colno}"
+            None, f"expected a JSON object on one line: {error.msg.removesuffix(' at')} at column {error.colno}"
         ) from error
     except FieldError:
         raise

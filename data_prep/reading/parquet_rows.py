@@ -61,13 +61,26 @@ def open_parquet(path: Path, shown: str) -> pq.ParquetFile:
     """The file, its footer read.
 
     Raises:
-        DataError: not a whole parquet file.
+        DataError: not a whole parquet file; two columns of one name; a type that Python cuts short.
     """
     try:
         # A column of a row group is read piece by piece and not at once.
-        return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        _check_columns(file.schema_arrow, shown)
+        return file
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{shown}: not a whole parquet file: {_line(error)}") from error
+
+
+def _check_columns(schema: pa.Schema, shown: str) -> None:
+    for column in schema:
+        if len(schema.get_all_field_indices(column.name)) > 1:
+            raise DataError(f"{shown}: two columns are named {column.name!a}; rename or drop one.")
+        if "time64[ns]" in str(column.type):
+            raise DataError(
+                f"{shown}: column {column.name!a} holds times of day in nanoseconds ({column.type}), which "
+                "would be cut to microseconds; cast it to time64[us], or to text."
+            )
 
 
 def parquet_blocks(path: Path, shown: str, block_bytes: int) -> Iterator[ArrowBlock]:
