@@ -89,7 +89,7 @@ def test_columns_that_would_lose_something(
 
 
 def test_a_column_named_like_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = verl(tmp_path / "a.parquet", **{"extra_info.x": [1] * N})
+    source = verl(tmp_path / "a.parquet", None, None, **{"extra_info.x": [1] * N})
     assert run(source, "--out", tmp_path / "out") == 1
     assert "column 'extra_info.x' is named like a key of a struct" in capsys.readouterr().err
 
