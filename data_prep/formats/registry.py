@@ -29,9 +29,9 @@ FORMATS: dict[str, Format] = {
     for format in (
         NEMO_GYM,
         verl_format(None),
+        PREFERENCE,
         MESSAGES,
         SHAREGPT,
-        PREFERENCE,
         ALPACA,
         MATH,
         GSM8K,

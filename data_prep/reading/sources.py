@@ -50,7 +50,7 @@ def _folder(folder: Path) -> Found:
     for place in (folder, folder / "data"):
         train = _split(place, "train")
         if train:
-            return Found(train, _split(place, "test"), folder.resolve().name)
+            return Found(train, _split(place, "test"), _text(folder.resolve().name))
     raise DataError(
         f"{folder}: no train.jsonl, .json, .csv, .tsv or .parquet in it or in its data folder (also train-*, .gz, "
         ".zst); give the files themselves."
@@ -79,5 +79,10 @@ def _name(path: Path) -> str:
     while Path(stem).suffix.lower() in SUFFIXES or kind_of(stem):
         stem = Path(stem).stem
     if _SPLIT_NAME.fullmatch(stem):
-        return path.resolve().parent.name or stem
-    return stem
+        stem = path.resolve().parent.name or stem
+    return _text(stem)
+
+
+def _text(name: str) -> str:
+    """A file name that is not UTF-8, with its odd bytes escaped."""
+    return name.encode("utf-8", "backslashreplace").decode()

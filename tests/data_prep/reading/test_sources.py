@@ -66,6 +66,7 @@ def test_folders_that_are_not_clear(tmp_path: Path) -> None:
         ("x/test-00000-of-00002.parquet", "x"),
         ("x/Data.json.zst", "x"),
         ("x/v1.5.csv", "v1.5"),
+        ("x/a\udcff.jsonl", "a\\udcff"),
     ],
 )
 def test_names(path: str, name: str) -> None:
