@@ -19,8 +19,9 @@ from types import FrameType
 from data_prep.arguments import options_of, parser
 from data_prep.errors import DataError
 from data_prep.pipeline import Outcome, convert
+from data_prep.printing import shortened
 from data_prep.record import RECORD_NAME
-from data_prep.report import printable, report_lines
+from data_prep.report import report_lines
 
 WRITTEN, UNUSABLE, SET_ASIDE = 0, 1, 3
 _BY_SIGNAL = 128
@@ -83,7 +84,7 @@ def _stopped_by_sigterm() -> Iterator[None]:
 
 def _safe(text: str) -> str:
     """Paths and values may hold what moves a terminal's cursor."""
-    return "\n".join(printable(line, _MOST_CHARS) for line in text.split("\n"))
+    return "\n".join(shortened(line, _MOST_CHARS) for line in text.split("\n"))
 
 
 def _tell(outcome: Outcome, args: argparse.Namespace, seconds: float) -> None:

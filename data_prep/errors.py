@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from data_prep.printing import escaped
+
 _MOST_FIELD_CHARS = 200
-
-
-def printable(text: str) -> str:
-    """``text`` with its control characters escaped: names of fields come from data and go to terminals."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
 
 
 def _name(field: str | None) -> str | None:
     if field is None or (len(field) <= _MOST_FIELD_CHARS and field.isprintable()):
         return field
     cut = field if len(field) <= _MOST_FIELD_CHARS else field[:_MOST_FIELD_CHARS] + "..."
-    return printable(cut).replace("\n", "\\n")
+    return escaped(cut)
 
 
 class DataError(Exception):

@@ -17,9 +17,10 @@ from data_prep.errors import DataError
 from data_prep.histogram import Histogram
 from data_prep.lengths import PromptLengths
 from data_prep.pretty import escape, fit, row_lines, table_lines
+from data_prep.printing import printable
 from data_prep.raw_summary import RawSummary, summarize_raw
 from data_prep.summary import COMPOSITION, Summary, rows_at, summarize
-from data_prep.written import UNREADABLE, is_parquet, open_parquet, printable, unreadable
+from data_prep.written import UNREADABLE, is_parquet, open_parquet, unreadable
 
 _WIDTH = 80
 _LEAST_WIDTH = 60

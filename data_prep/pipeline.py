@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from data_prep.bad_rows import BadRows
+from data_prep.digest import file_sha256
 from data_prep.errors import DataError
 from data_prep.hashes import Hashes
 from data_prep.inputs import Input, Inputs, find_inputs, row_settings
@@ -19,6 +20,7 @@ from data_prep.options import Options, SourceOptions
 from data_prep.planning.duplicates import DuplicateIndex
 from data_prep.planning.keys import keys_from
 from data_prep.planning.plan import Plan, make_plan
+from data_prep.printing import shortened
 from data_prep.progress import Progress
 from data_prep.record import (
     RECORD_NAME,
@@ -26,7 +28,6 @@ from data_prep.record import (
     FileRecord,
     OutputRecord,
     PartRecord,
-    file_sha256,
     folder_sha256,
     options_json,
     read_record,
@@ -34,7 +35,6 @@ from data_prep.record import (
     why_again,
     write_atomic,
 )
-from data_prep.report import printable
 from data_prep.rows import Converted, RowSettings
 from data_prep.schema import leaves, output_schema, spool_schema
 from data_prep.scratch import scratch_folder
@@ -133,7 +133,7 @@ def convert(
         weights = [source.weight for source in sources]
         plan = make_plan(read.spool.part_rows, inputs.train_parts, weights, options, None, read.index)
         progress.say(
-            f"{progress.rows:,} rows read, {progress.rate:,.0f} rows/s; writing {printable(str(out), 60)}"
+            f"{progress.rows:,} rows read, {progress.rate:,.0f} rows/s; writing {shortened(str(out), 60)}"
         )
         sinks, composition = _write(read, plan, settings[0], out, work)
         record = _record(inputs, settings, read, plan, hashes, asked)
@@ -173,7 +173,7 @@ def _check_rows(read: _Read, bad: BadRows) -> None:
     why = [f"{long:,} longer than --max-prompt-tokens"] if long else []
     if bad.count:
         ((reason, _),) = bad.reasons.most_common(1)
-        why.append(f"{bad.count:,} bad, most often {printable(reason, 300)}")
+        why.append(f"{bad.count:,} bad, most often {shortened(reason, 300)}")
     total = sum(counts.read for counts in read.counts)
     raise DataError(f"none of {total:,} rows can be used: {'; '.join(why)}. Nothing is written.")
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from data_prep.errors import FieldError, RowError
 from data_prep.histogram import Histogram
+from data_prep.printing import printable
 from data_prep.reading.files import open_input
-from data_prep.written import printable
 
 _MOST_FIELDS = 50
 _MOST_MEASURED = 12

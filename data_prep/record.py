@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from data_prep.digest import file_sha256
 from data_prep.errors import DataError
 from data_prep.options import Options
 
@@ -190,15 +191,6 @@ def _first_other(before: Any, now: dict[str, Any]) -> str | None:
     if not isinstance(before, dict):
         return next(iter(now))
     return next((name for name in [*now, *before] if name not in before or before[name] != now.get(name)), None)
-
-
-def file_sha256(path: Path) -> str:
-    """Of the whole file."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while data := file.read(1 << 20):
-            digest.update(data)
-        return digest.hexdigest()
 
 
 def folder_sha256(folder: Path) -> str:

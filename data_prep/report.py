@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from data_prep.printing import shortened
 from data_prep.record import DatasetRecord
 
 _NAME = 34
@@ -13,20 +14,11 @@ _MOST_LINES = 20
 _REASON = 62
 
 
-def printable(text: str, width: int = _NAME) -> str:
-    """``text`` without what moves a terminal's cursor, its middle left out where it is too long."""
-    safe = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
-    if len(safe) <= width:
-        return safe
-    half = (width - 3) // 2
-    return f"{safe[:half]}...{safe[len(safe) - (width - 3 - half) :]}"
-
-
 def table(header: Sequence[str], rows: Sequence[Sequence[str | int]]) -> list[str]:
     """Lines with the first column to the left and the others, right-aligned, as wide as they need."""
     cells = [
         list(header),
-        *([printable(value) if isinstance(value, str) else f"{value:,}" for value in row] for row in rows),
+        *([shortened(value, _NAME) if isinstance(value, str) else f"{value:,}" for value in row] for row in rows),
     ]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     lines = []
@@ -45,7 +37,7 @@ def report_lines(record: DatasetRecord, reasons: Counter[str], skip_bad: str | N
         _composition(record.composition),
         _parts(record),
         _repeats(record),
-        [f"not read, as the test rows come from elsewhere: {printable(path, 32)}" for path in record.not_used],
+        [f"not read, as the test rows come from elsewhere: {shortened(path, 32)}" for path in record.not_used],
     ]
     lines: list[str] = []
     for section in sections:
@@ -79,8 +71,8 @@ def _left_out(record: DatasetRecord) -> list[str]:
 
 
 def _bad(reasons: Counter[str], skip_bad: str | None) -> list[str]:
-    lines = [f"{count:>8,}  {printable(reason, _REASON)}" for reason, count in reasons.most_common(5)]
-    return [f"bad rows, all in {printable(skip_bad or '', 50)}; most often:", *lines] if lines else []
+    lines = [f"{count:>8,}  {shortened(reason, _REASON)}" for reason, count in reasons.most_common(5)]
+    return [f"bad rows, all in {shortened(skip_bad or '', 50)}; most often:", *lines] if lines else []
 
 
 def _composition(composition: list[dict[str, Any]]) -> list[str]:
@@ -91,8 +83,8 @@ def _composition(composition: list[dict[str, Any]]) -> list[str]:
         totals[entry["split"]] += entry["rows"]
     rows = [
         (
-            printable(entry["data_source"], 28),
-            printable(entry["ability"], 16),
+            shortened(entry["data_source"], 28),
+            shortened(entry["ability"], 16),
             entry["split"],
             entry["rows"],
             f"{100 * entry['rows'] / totals[entry['split']]:.1f} %",

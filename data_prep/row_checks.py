@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from data_prep.printing import quoted
 from data_prep.verl_schema import is_text
-from data_prep.written import shown
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -25,7 +25,7 @@ def row_problem(row: dict[str, Any]) -> str | None:
     for position, message in enumerate(row["prompt"]):
         if message is None or message["role"] not in ROLES:
             role = None if message is None else message["role"]
-            return f"prompt[{position}].role is {shown(role)}; expected one of {', '.join(ROLES)}"
+            return f"prompt[{position}].role is {quoted(role)}; expected one of {', '.join(ROLES)}"
         if not message["content"]:
             return f"prompt[{position}].content is empty"
     if row["reward_model"] is None or row["reward_model"]["ground_truth"] is None:

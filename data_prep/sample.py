@@ -18,9 +18,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_prep.printing import printable
 from data_prep.row_checks import row_problem
 from data_prep.verl_schema import COLUMNS, schema_problems
-from data_prep.written import UNREADABLE, batches, open_parquet, printable, unreadable
+from data_prep.written import UNREADABLE, batches, open_parquet, unreadable
 
 _GROUPS = 8
 # Rows that are decoded at most, of which `--rows` are looked at.

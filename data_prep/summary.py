@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from data_prep.errors import FieldError
 from data_prep.histogram import Histogram
 from data_prep.lengths import PromptLengths
+from data_prep.printing import printable
 from data_prep.verl_schema import is_list, is_text
-from data_prep.written import batches, open_parquet, printable
+from data_prep.written import batches, open_parquet
 
 COMPOSITION = ("data_source", "ability", "reward_model.style", "extra_info.split")
 OTHERS = "(others)"

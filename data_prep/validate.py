@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 
 from data_prep.errors import DataError, FieldError
 from data_prep.lengths import PromptLengths
+from data_prep.printing import printable
 from data_prep.row_checks import bad_rows
 from data_prep.verl_schema import COLUMNS, schema_notes, schema_problems, unlike
-from data_prep.written import UNREADABLE, batches, open_parquet, printable, unreadable
+from data_prep.written import UNREADABLE, batches, open_parquet, unreadable
 from data_prep.written_record import record_note
 
 _SHOWN_PROBLEMS = 10

@@ -8,10 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_prep.printing import printable
+
 _MAGIC = b"PAR1"
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 4096
-_SHOWN_CHARS = 60
 _SHOWN_REASON_CHARS = 300
 
 # Arrow raises ValueError for text that is not UTF-8 and for types that it does not know.
@@ -53,15 +54,3 @@ def batches(
 def unreadable(error: BaseException) -> str:
     """Why a file is not read, for a message."""
     return f"not readable as parquet: {printable(' '.join(str(error).split()), _SHOWN_REASON_CHARS)}"
-
-
-def printable(text: str, limit: int = _SHOWN_CHARS) -> str:
-    """``text`` in one line of ``limit`` characters, with an escape for each that a terminal might obey."""
-    cut = text[: limit + 1]
-    escaped = "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
-    return escaped if len(text) <= limit and len(escaped) <= limit else escaped[: limit - 3] + "..."
-
-
-def shown(value: object) -> str:
-    """A value of a row for a message, in quotes where it is text."""
-    return repr(printable(value)) if isinstance(value, str) else printable(ascii(value))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from data_prep.written import shown
+from data_prep.digest import file_sha256
+from data_prep.printing import quoted
+from data_prep.record import RECORD_NAME as RECORD
 
-RECORD = "dataset.json"
 _MOST_BYTES = 16 << 20
 
 
@@ -31,15 +31,7 @@ def record_note(path: Path, rows: int) -> str | None:
         return f"{RECORD} beside it is not what data_prep.convert writes: not compared with it"
     for entry in entries:
         if entry.get("rows") != rows:
-            return f"it has {rows} rows, and {RECORD} beside it says {shown(entry.get('rows'))}: it was changed"
-        if entry.get("sha256") != _sha256(path):
+            return f"it has {rows} rows, and {RECORD} beside it says {quoted(entry.get('rows'))}: it was changed"
+        if entry.get("sha256") != file_sha256(path):
             return f"its bytes are not those that {RECORD} beside it records: it was changed after the conversion"
     return None
-
-
-def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found.update(part)
-    return found.hexdigest()

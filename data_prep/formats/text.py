@@ -8,22 +8,21 @@ from decimal import Decimal
 from typing import Any
 
 from data_prep.errors import FieldError
+from data_prep.printing import SHOWN_CHARS, short
 from data_prep.reading.block import RawRow
 from data_prep.reading.lines import Literal
 
-_SHOWN_CHARS = 60
 _SHOWN_FIELDS = 20
 
 
 def shown(value: object) -> str:
     """``value`` for an error message: its type and a short, printable form."""
-    text = ascii(value)
-    return f"{type(value).__name__} {text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + '...'}"
+    return f"{type(value).__name__} {short(value)}"
 
 
 def shown_fields(row: RawRow) -> str:
     """The names of the fields of ``row``, for an error message."""
-    names = [ascii(name)[:_SHOWN_CHARS] for name in list(row)[:_SHOWN_FIELDS]]
+    names = [ascii(name)[:SHOWN_CHARS] for name in list(row)[:_SHOWN_FIELDS]]
     return ", ".join(names) + (", ..." if len(row) > _SHOWN_FIELDS else "") if names else "no field"
 
 

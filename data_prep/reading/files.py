@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import shutil
 import sys
@@ -14,6 +13,7 @@ from typing import BinaryIO, Literal, cast
 
 import pyarrow as pa
 
+from data_prep.digest import file_sha256
 from data_prep.errors import DataError
 from data_prep.reading.block import Block, Record
 from data_prep.reading.compression import MAGIC, SUFFIXES, Compression, decompressed
@@ -123,11 +123,7 @@ class InputFile:
 
     def sha256(self) -> str:
         """Of the bytes as the user gave them."""
-        digest = hashlib.sha256()
-        with self.origin.open("rb") as file:
-            while data := file.read(1 << 20):
-                digest.update(data)
-        return digest.hexdigest()
+        return file_sha256(self.origin)
 
     def unchanged(self) -> None:
         """Check that the file is the one that was opened.

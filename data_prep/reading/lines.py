@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar, NoReturn
 
 from data_prep.errors import DataError, FieldError
+from data_prep.printing import short
 from data_prep.reading.block import RawRow, Record
 
 MOST_ROW_BYTES = 64 << 20
@@ -17,7 +18,6 @@ MOST_LEVELS = 128
 _BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_SHOWN_CHARS = 60
 
 
 class Literal(float):
@@ -33,17 +33,12 @@ class Literal(float):
     def __new__(cls, text: str) -> Literal:
         number = float.__new__(cls, text)
         if not math.isfinite(number):
-            raise FieldError(None, f"the number {_shown(text)} is too large for a double")
+            raise FieldError(None, f"the number {short(text)} is too large for a double")
         number.text = text
         return number
 
     def __reduce__(self) -> tuple[type[Literal], tuple[str]]:
         return Literal, (self.text,)
-
-
-def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> RawRow:
@@ -87,7 +82,7 @@ def parse_object(line: bytes) -> RawRow:
     except (ValueError, RecursionError) as error:  # an integer of more digits than Python converts
         raise FieldError(None, str(error)) from error
     if not isinstance(value, dict):
-        raise FieldError(None, f"expected a JSON object, got {type(value).__name__} {_shown(value)}")
+        raise FieldError(None, f"expected a JSON object, got {type(value).__name__} {short(value)}")
     return value
 
 

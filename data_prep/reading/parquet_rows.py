@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.errors import DataError, FieldError
+from data_prep.printing import escaped
 from data_prep.reading.block import RawRow, Record
 
 _MOST_ROWS = 8192
@@ -108,4 +109,4 @@ def parquet_blocks(path: Path, shown: str, block_bytes: int) -> Iterator[ArrowBl
 def _line(error: Exception) -> str:
     """Its text on one line; Arrow quotes bytes of the file in it."""
     text = " ".join(str(error).split())[:300]
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return escaped(text)

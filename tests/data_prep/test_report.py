@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.options import Options
+from data_prep.printing import shortened
 from data_prep.record import DatasetRecord, FileRecord, OutputRecord, PartRecord, options_json, versions
-from data_prep.report import printable, report_lines, table
+from data_prep.report import report_lines, table
 
 NONE = {"train": 0, "test": 0, "leaked": 0, "leaked_test": 0}
 
@@ -112,7 +113,7 @@ def test_columns_line_up() -> None:
 
 @given(st.text(st.characters(), max_size=200), st.integers(3, 80))
 def test_no_text_moves_a_cursor_or_breaks_a_line(text: str, width: int) -> None:
-    found = printable(text, width)
+    found = shortened(text, width)
     assert found.isprintable()
     assert len(found) <= width
 
