@@ -187,7 +187,7 @@ class RowConverter:
                 "no answer, and a rule needs one as its ground truth; for a reward model, which scores the "
                 "question with the response, give --style model",
             )
-        if not example.ground_truth.strip():
+        if style != "model" and not example.ground_truth.strip():
             raise FieldError(None, "the ground truth is empty; a rule would compare every response with nothing")
         return style or "rule", example.ground_truth
 

@@ -51,6 +51,11 @@ def test_ground_truths_of_several_types_are_text(
     assert [row["reward_model"]["ground_truth"] for row in written(tmp_path, *map(truth, values))] == expected
 
 
+def test_a_reward_model_needs_no_ground_truth(tmp_path: Path) -> None:
+    (row,) = written(tmp_path, verl(reward_model={"style": "model", "ground_truth": ""}))
+    assert row["reward_model"] == {"style": "model", "ground_truth": ""}
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
