@@ -34,6 +34,8 @@ from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, note_failu
 from launch.supervisor.watch import Watch
 from launch.supervisor.worker import run_worker
 
+pytestmark = pytest.mark.usefixtures("ends_its_own_only")
+
 ARGS = [
     "--run-dir",
     "/r",

@@ -17,6 +17,8 @@ from launch.supervisor.settings import Settings, read_settings
 from launch.supervisor.training_log import read_training
 from launch.supervisor.verdict import Failure, JobFailed
 
+pytestmark = pytest.mark.usefixtures("ends_its_own_only")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # A supervisor whose part raises what it may not.
