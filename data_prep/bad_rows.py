@@ -35,7 +35,9 @@ class BadRows:
         DataError: ``path`` is one of ``inputs``, or holds something that is not such a file.
     """
 
-    def __init__(self, path: Path | None, inputs: list[Path], scratch: Path | None = None) -> None:
+    def __init__(
+        self, path: Path | None, inputs: list[Path], scratch: Path | None = None, *, replace: bool = True
+    ) -> None:
         self.path = path
         self.count = 0
         self.reasons: Counter[str] = Counter()
@@ -46,15 +48,21 @@ class BadRows:
         if path.exists():
             if any(path.samefile(entry) for entry in inputs if entry.exists()):
                 raise DataError(f"--skip-bad {path}: is a source, and would be overwritten.")
-            if not path.is_file() or not _is_ours(path):
+            if not path.is_file() or not _is_ours(path) or (path.stat().st_size and not replace):
                 raise DataError(
-                    f"--skip-bad {path}: is there already and is no file of bad rows; name another file."
+                    f"--skip-bad {path}: is there already and holds no bad rows of this data set; "
+                    "name another file."
                 )
         elif any(path.resolve() == entry.resolve() for entry in inputs):
             raise DataError(f"--skip-bad {path}: is a file that the conversion writes; name another one.")
         elif not path.parent.is_dir():
             raise DataError(f"--skip-bad {path}: the folder {path.parent} is not there.")
         self._beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            self._beside.touch()
+            self._beside.unlink()
+        except OSError as error:
+            raise DataError(f"--skip-bad {path}: cannot be written: {error.strerror}.") from error
         self._part = self._beside if scratch is None else scratch / "bad-rows.part"
 
     def __enter__(self) -> BadRows:

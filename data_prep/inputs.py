@@ -99,10 +99,15 @@ def _agreed(values: Sequence[str | None]) -> str | None:
 
 
 def _check_overlap(files: Sequence[Input]) -> None:
-    train = {(file.file.path.stat().st_dev, file.file.path.stat().st_ino) for file in files if not file.test}
+    train = {_identity(file) for file in files if not file.test}
     for file in files:
-        if file.test and (file.file.path.stat().st_dev, file.file.path.stat().st_ino) in train:
+        if file.test and _identity(file) in train:
             raise DataError(f"--test-file {file.file.shown} is also a source: the test rows would be trained on.")
+
+
+def _identity(file: Input) -> tuple[int, int]:
+    stat = file.file.origin.stat()
+    return stat.st_dev, stat.st_ino
 
 
 def row_settings(inputs: Sequence[Input], options: Options) -> list[RowSettings]:

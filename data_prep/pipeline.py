@@ -125,7 +125,8 @@ def convert(
         hashes.start()
         size = sum(file.size for file in files)
         taken = [*(file.origin for file in files), *(out / name for name in OUTPUTS)]
-        bad = stack.enter_context(BadRows(options.skip_bad, taken, work))
+        replace = before is not None and before["options"].get("skip_bad") == asked["skip_bad"]
+        bad = stack.enter_context(BadRows(options.skip_bad, taken, work, replace=replace))
         progress = stack.enter_context(Progress(size, shown=show_progress))
         processes = default_workers(size) if workers is None else workers
         read = _read_all(inputs.files, settings, work, bad, processes, progress)
@@ -273,9 +274,9 @@ def _record(
 
 def _publish(sinks: list[ParquetSink], bad: BadRows, record: DatasetRecord, out: Path, work: Path) -> None:
     """First what is old goes: stopped in between, no split stands beside one of another conversion."""
+    bad.publish()
     for name in reversed(OUTPUTS):
         (out / name).unlink(missing_ok=True)
     for sink in sinks:
         sink.publish()
-    bad.publish()
     write_atomic(out / RECORD_NAME, record.to_json(), work)

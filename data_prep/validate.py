@@ -179,22 +179,23 @@ class _TokenCheck:
 def check_files(
     paths: Sequence[Path], lengths: PromptLengths | None = None, max_prompt_tokens: int | None = None
 ) -> list[FileReport]:
-    """A report for each file; files that verl could not join with the first one have that as a problem."""
+    """A report for each file; one that verl could not join with an earlier one has that as a problem."""
     reports: list[FileReport] = []
-    first: tuple[Path, pa.Schema] | None = None
+    earlier: list[tuple[Path, pa.Schema]] = []
     for path in paths:
         report, schema = check_file(path, lengths, max_prompt_tokens)
         reports.append(report)
         if schema is None:
             continue
-        if first is None:
-            first = path, schema
-        told = unlike(first[1], schema)
+        differences = ((other, unlike(known, schema)) for other, known in earlier)
+        other, told = next((pair for pair in differences if pair[1] is not None), (None, None))
         if told is not None:
             report.problems.append(
-                f"verl cannot join it with {first[0]}: {told}; write both with data_prep.convert, or give the "
+                f"verl cannot join it with {other}: {told}; write both with data_prep.convert, or give the "
                 "files for training and those for validation apart"
             )
+        if not schema_problems(schema) and not any(schema.equals(known) for _, known in earlier):
+            earlier.append((path, schema))
     return reports
 
 

@@ -21,7 +21,7 @@ def _to_example(row: RawRow) -> Example:
             prompt.insert(0, {"role": "system", "content": system})
     answer = answer_text(require(row, "output"), "output")
     truth, field = own_truth(row, "ground_truth", "answer")
-    return Example(prompt, answer if truth is None else truth, answer, None, rest(row, *used, field))
+    return Example(prompt, truth if field else answer, answer, None, rest(row, *used, field))
 
 
 ALPACA = Format(

@@ -43,7 +43,12 @@ def messages_of(
     """
     if not isinstance(value, list | tuple) or not value:
         raise FieldError(path, f"expected a list of messages with {role!r} and {content!r}, got {shown(value)}")
-    return [_message(item, f"{path}[{place}]", role, content, roles, ignored) for place, item in enumerate(value)]
+    found = [_message(item, f"{path}[{place}]", role, content, roles, ignored) for place, item in enumerate(value)]
+    # A blank system message says nothing.
+    messages = [message for message in found if message["content"].strip()]
+    if not messages:
+        raise FieldError(path, "expected a message that says something")
+    return messages
 
 
 def _message(
@@ -65,7 +70,7 @@ def _message(
     known = roles.get(name) if isinstance(name, str) else None
     if known is None:
         raise FieldError(f"{path}.{role}", f"expected one of {', '.join(roles)}, got {shown(name)}")
-    text = _content(item[content], f"{path}.{content}", blank=known != "user")
+    text = _content(item[content], f"{path}.{content}", blank=known == "system")
     return {"role": known, "content": text}
 
 
@@ -131,7 +136,7 @@ def dialogue_example(row: RawRow, messages: list[Message], path: str, *used: str
     prompt, answer = split_dialogue(messages, path)
     truth, field = own_truth(row, "ground_truth", "answer")
     metadata: dict[str, Any] = rest(row, *used, field) if len(row) > len(used) else {}
-    return Example(prompt, answer if truth is None else truth, answer, None, metadata)
+    return Example(prompt, truth if field else answer, answer, None, metadata)
 
 
 def _to_example(row: RawRow) -> Example:

@@ -131,13 +131,17 @@ def _example(row: RawRow, found: dict[str, Any], mapping: dict[str, str], used: 
     metadata.update((target, value) for target, value in found.items() if target not in TARGETS)
     return Example(
         prompt,
-        text if truth is None else truth_text(truth, mapping["ground_truth"]),
+        text if "ground_truth" not in found else _truth(truth, mapping["ground_truth"]),
         text,
         None,
         metadata,
         _name(found, mapping, "data_source"),
         _name(found, mapping, "ability"),
     )
+
+
+def _truth(value: Any, path: str) -> str | None:
+    return None if value is None else truth_text(value, path)
 
 
 def _name(found: dict[str, Any], mapping: dict[str, str], target: str) -> str | None:

@@ -45,7 +45,7 @@ def _to_example(row: RawRow) -> Example:
     return Example(
         prompt,
         _truth(row),
-        expected if isinstance(expected, str) and expected else None,
+        None if expected is None else truth_text(expected, "expected_answer"),
         None,
         metadata,
         ability=_environment(row),
@@ -54,8 +54,8 @@ def _to_example(row: RawRow) -> Example:
 
 def _truth(row: RawRow) -> str | None:
     expected = row.get("expected_answer")
-    if isinstance(expected, str):
-        return check_text(expected, "expected_answer")
+    if expected is not None:
+        return truth_text(expected, "expected_answer")
     if row.get("ground_truth") is not None:
         return truth_text(row["ground_truth"])
     fields = rest(row, _PARAMS)

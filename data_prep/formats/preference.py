@@ -35,7 +35,7 @@ def _to_example(row: RawRow) -> Example:
     truth, field = own_truth(row, "ground_truth", "answer")
     metadata = rest(row, "prompt", "chosen", "rejected", field)
     metadata["rejected"] = worse
-    return Example(prompt, answer if truth is None else truth, answer, None, metadata)
+    return Example(prompt, truth if field else answer, answer, None, metadata)
 
 
 def _prompt(value: object) -> list[Message]:

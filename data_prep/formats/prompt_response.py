@@ -40,7 +40,7 @@ def _to_example(row: RawRow) -> Example:
     answer = response_of(row[replied], replied) if replied is not None else None
     truth, field = own_truth(row, "ground_truth", *(() if replied == "answer" else ("answer",)))
     metadata = rest(row, asked, replied or asked, field or asked)
-    return Example(prompt, answer if truth is None else truth, answer, None, metadata)
+    return Example(prompt, truth if field else answer, answer, None, metadata)
 
 
 def _matches(row: RawRow) -> bool:

@@ -81,12 +81,16 @@ def answer_text(value: object, path: str) -> str:
 def own_truth(row: RawRow, *names: str) -> tuple[str | None, str]:
     """(text, field) of the first of the fields ``names`` that is there and not null; (None, "") without any.
 
+    A ``ground_truth`` that is there and null is none: no other field takes its place.
+
     Raises:
         FieldError: see :func:`truth_text`.
     """
     for name in names:
         if row.get(name) is not None:
             return truth_text(row[name], name), name
+        if name == "ground_truth" and name in row:
+            return None, name
     return None, ""
 
 

@@ -48,6 +48,10 @@ def _to_example(row: RawRow, paths: tuple[str, ...] | None) -> Example:
     typed = paths is not None and "extra_info.metadata" in paths
     metadata = {} if typed else _metadata(info.get("metadata"))
     if not isinstance(info.get("index"), int | None):
+        if typed:
+            raise FieldError(
+                "extra_info.index", "is no number, and extra_info.metadata is no text that could keep it"
+            )
         metadata["index"] = info["index"]  # an id (DAPO has UUIDs); a number is the row's place, written anew
     carried: dict[str, Any] = {}
     if paths is None:

@@ -196,6 +196,10 @@ def _kind(shown: str, start: bytes) -> Kind:
     if named in ("csv", "tsv"):
         return named
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if named is None and shown == "stdin" and text[:1] not in (b"{", b"["):
+        header = text.split(b"\n", 1)[0]
+        if b"\t" in header or b"," in header:
+            return "tsv" if b"\t" in header else "csv"
     if named is None and text[:1] not in (b"{", b"["):
         raise DataError(f"{shown}: kind not recognised by its name or content. Give {_KNOWN}.")
     if named == "jsonl" or text[:1] != b"[":

@@ -61,13 +61,19 @@ def _split(folder: Path, split: str) -> tuple[str, ...]:
     if not folder.is_dir():
         return ()
     own = re.compile(rf"{split}(?:-[\w.-]+)?\.[a-z.]+")
-    files = sorted(path for path in folder.iterdir() if own.fullmatch(path.name) and kind_of(path.name))
+    found = (path for path in folder.iterdir() if own.fullmatch(path.name) and kind_of(path.name))
+    files = sorted(found, key=_numbered)
     stems = {_extension(path) for path in files}
     if len(stems) > 1:
         raise DataError(
             f"{folder}: {split} is there as {', '.join(sorted(stems))}; give the files that are meant themselves."
         )
     return tuple(map(str, files))
+
+
+def _numbered(path: Path) -> list[tuple[int, str]]:
+    """Sorts train-2 before train-10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", path.name)]
 
 
 def _extension(path: Path) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep import convert
+from data_prep import convert, validate
 from data_prep.schema import SCHEMA
 
 MESSAGES = [{"role": "user", "content": "q"}]
@@ -114,3 +117,66 @@ def test_what_verl_would_drop_or_fail_on_is_named(
     source.write_text("\n\n".join(map(json.dumps, (verl(), row))))
     assert convert.main([str(source), "--out", str(tmp_path / "out"), "--quiet"]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "options"),
+    [
+        ({"prompt": "p", "response": "the whole solution", "ground_truth": None}, []),
+        (
+            {"p": "p", "a": "the whole solution", "t": None},
+            ["--map", "prompt=p", "--map", "answer=a", "--map", "ground_truth=t"],
+        ),
+    ],
+)
+def test_no_other_field_takes_the_place_of_a_null_ground_truth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: dict[str, Any], options: list[str]
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text(json.dumps(row))
+    assert convert.main([str(source), "--out", str(tmp_path / "out"), "--quiet", *options]) == 1
+    assert "rows.jsonl:1: no answer" in capsys.readouterr().err
+
+
+def test_the_answer_of_a_gym_may_be_a_number(tmp_path: Path) -> None:
+    request = {"input": [{"role": "user", "content": "q"}]}
+    rows = written(tmp_path, *({"responses_create_params": request, "expected_answer": n} for n in ("2", 3, 4.50)))
+    assert [row["reward_model"]["ground_truth"] for row in rows] == ["2", "3", "4.5"]
+    assert [row["extra_info"]["answer"] for row in rows] == ["2", "3", "4.5"]
+
+
+def test_a_packed_test_file_that_is_a_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, verl(), verl())
+    packed = tmp_path / "a.parquet.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "out" / "train.parquet").read_bytes()))
+    assert convert.main([str(packed), "--test-file", str(packed), "--out", str(tmp_path / "b")]) == 1
+    assert "is also a source" in capsys.readouterr().err
+
+
+def test_bad_rows_of_another_data_set_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, bad = tmp_path / "rows.jsonl", tmp_path / "bad.jsonl"
+    source.write_text(json.dumps(verl()) + "\n{}\n")
+    first = [str(source), "--format", "verl", "--skip-bad", str(bad), "--quiet"]
+    assert convert.main([*first, "--out", str(tmp_path / "a")]) == 3
+    kept = bad.read_bytes()
+    assert convert.main([*first, "--out", str(tmp_path / "a"), "--force"]) == 3
+    assert convert.main([*first, "--out", str(tmp_path / "b")]) == 1
+    assert "name another file" in capsys.readouterr().err
+    assert bad.read_bytes() == kept
+    assert convert.main([*first[:-2], "/proc/bad.jsonl", "--quiet", "--out", str(tmp_path / "a")]) == 1
+    assert (tmp_path / "a" / "dataset.json").exists()
+
+
+def test_standard_input_may_be_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"prompt,response\np,r\n")))
+    assert convert.main(["-", "--out", str(tmp_path), "--quiet"]) == 0
+    assert pq.read_table(tmp_path / "train.parquet").num_rows == 1
+
+
+def test_files_that_only_together_cannot_be_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = []
+    for name, info in (("none", {"i": 1}), ("int", {"i": 1, "x": 1}), ("text", {"i": 1, "x": "1"})):
+        files.append(str(tmp_path / f"{name}.parquet"))
+        pq.write_table(pa.Table.from_pylist([verl(extra_info={**info, "index": 0})]), files[-1])
+    assert validate.main(files) == 1
+    assert "int.parquet" in capsys.readouterr().err

@@ -57,10 +57,11 @@ GOOD: list[tuple[str, dict[str, Any], Example]] = [
             "messages": [
                 {"role": "developer", "content": "Be brief.", "name": None, "tool_calls": []},
                 {"role": "user", "content": [{"type": "text", "text": "2+"}, {"type": "text", "text": "2?"}]},
-                {"role": "tool", "content": ""},
+                {"role": "system", "content": " "},
+                {"role": "tool", "content": "4"},
             ]
         },
-        Example([SYSTEM, ASK, {"role": "tool", "content": ""}]),
+        Example([SYSTEM, ASK, {"role": "tool", "content": "4"}]),
     ),
     (
         "prompt_response",
