@@ -131,17 +131,10 @@ def row_settings(inputs: Sequence[Input], options: Options) -> list[RowSettings]
             format=name,
             fields=fields,
             default_source=(FORMATS[name].data_source if name in FORMATS else None) or file.name,
-            mapping=options.mapping,
+            options=options,
             arrow_schema=schema,
             data_source=file.source.data_source,
             ability=file.source.ability,
-            system_prompt=options.system_prompt,
-            prompt_template=options.prompt_template,
-            style=options.style,
-            ground_truth=options.ground_truth,
-            max_prompt_tokens=options.max_prompt_tokens,
-            tokenizer=options.tokenizer,
-            stop_at_bad=options.skip_bad is None,
         )
         for file, name, schema in zip(inputs, formats, schemas, strict=True)
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from data_prep.formats.registry import FORMATS
 from data_prep.formats.text import json_text
 from data_prep.formats.verl_rows import verl_format
 from data_prep.lengths import PromptLengths
-from data_prep.options import GroundTruth, Style
+from data_prep.options import Options
 from data_prep.reading.block import Block, RawRow, Record
 from data_prep.schema import spool_schema
 from data_prep.spool import encoded
@@ -32,28 +31,19 @@ class RowSettings:
         shown: the file, as told in messages.
         format: ``map`` or a name of ``data_prep.formats.registry.FORMATS``.
         fields: ``data_prep.schema.output_fields``.
-        mapping: for ``map``.
+        options: of the whole conversion.
         arrow_schema: of a parquet file.
         data_source, ability: given for the source; None: the row's own, else ``default_source`` and the format's.
-        stop_at_bad: whether rows after the first bad one matter.
-        others: see ``data_prep.options.Options``.
     """
 
     shown: str
     format: str
     fields: dict[str, pa.DataType]
     default_source: str
-    mapping: dict[str, str] = field(default_factory=dict)
+    options: Options
     arrow_schema: pa.Schema | None = None
     data_source: str | None = None
     ability: str | None = None
-    system_prompt: str | None = None
-    prompt_template: str | None = None
-    style: Style | None = None
-    ground_truth: GroundTruth | None = None
-    max_prompt_tokens: int | None = None
-    tokenizer: Path | None = None
-    stop_at_bad: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,10 +90,11 @@ class RowConverter:
         self._settings = settings
         format = _format(settings)
         self._to_example = format.to_example
-        self._template = settings.prompt_template or format.template
+        self._options = settings.options
+        self._template = self._options.prompt_template or format.template
         self._default_ability = format.ability
         self._schema = spool_schema(settings.fields)
-        self._lengths = PromptLengths(settings.tokenizer) if settings.tokenizer is not None else None
+        self._lengths = PromptLengths(self._options.tokenizer) if self._options.tokenizer is not None else None
 
     def convert(self, block: Block) -> Converted:
         """The rows of ``block``; bad ones are told, not raised."""
@@ -118,7 +109,7 @@ class RowConverter:
                 values = self._values(done, self._to_example(record.row))
             except FieldError as error:
                 done.bad.append(self._bad(block, record, error))
-                if self._settings.stop_at_bad:
+                if self._options.skip_bad is None:
                     break
                 continue
             if self._lengths is None:
@@ -148,7 +139,7 @@ class RowConverter:
         self, block: Block, waiting: list[tuple[Record, _Values]], columns: Columns, done: Converted
     ) -> None:
         """Add the rows with no more tokens in their prompt than are allowed; counted at once, which is faster."""
-        limit = self._settings.max_prompt_tokens
+        limit = self._options.max_prompt_tokens
         counts = self._lengths.count_many([values.own[1] for _, values in waiting]) if self._lengths else []
         for (record, values), count in zip(waiting, counts, strict=True):
             if isinstance(count, FieldError):
@@ -169,16 +160,16 @@ class RowConverter:
             place = _last_user(messages)
             asked = self._template.replace(PLACEHOLDER, messages[place]["content"])
             prompt = [*messages[:place], {"role": "user", "content": asked}, *messages[place + 1 :]]
-        if self._settings.system_prompt is not None:
+        if self._options.system_prompt is not None:
             own = [message for message in prompt if message["role"] != "system"]
             done.systems_replaced += len(own) != len(prompt)
-            prompt = [{"role": "system", "content": self._settings.system_prompt}, *own]
+            prompt = [{"role": "system", "content": self._options.system_prompt}, *own]
         return prompt
 
     def _truth(self, example: Example, question: str) -> tuple[str, str]:
         """(style, ground truth) of the row, as text."""
-        style = self._settings.style or example.style
-        chosen = self._settings.ground_truth or ("question" if self._settings.style == "model" else "answer")
+        style = self._options.style or example.style
+        chosen = self._options.ground_truth or ("question" if self._options.style == "model" else "answer")
         if chosen == "question":
             return style or "model", question
         if example.ground_truth is None:
@@ -206,7 +197,7 @@ class _Values:
 
 def _format(settings: RowSettings) -> Format:
     if settings.format == "map":
-        return mapped(settings.mapping)
+        return mapped(settings.options.mapping)
     if settings.format == "verl":
         return verl_format(settings.arrow_schema)
     return FORMATS[settings.format]
