@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_prep import written
 from data_prep.errors import DataError, FieldError
 from data_prep.printing import escaped
 from data_prep.reading.block import RawRow, Record
 
 _MOST_ROWS = 8192
-_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,10 @@ def open_parquet(path: Path, shown: str) -> pq.ParquetFile:
         DataError: not a whole parquet file; two columns of one name; a type that Python cuts short.
     """
     try:
-        # A column of a row group is read piece by piece and not at once.
-        file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        file = written.open_parquet(path)
         _check_columns(file.schema_arrow, shown)
         return file
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except written.UNREADABLE as error:
         raise DataError(f"{shown}: not a whole parquet file: {_line(error)}") from error
 
 
@@ -102,7 +101,7 @@ def parquet_blocks(path: Path, shown: str, block_bytes: int) -> Iterator[ArrowBl
             for batch in file.iter_batches(batch_size=rows):
                 yield ArrowBlock(batch, first)
                 first += len(batch)
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except written.UNREADABLE as error:
             raise DataError(f"{shown}: damaged, after row {first} (from 0): {_line(error)}") from error
 
 
