@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from converters.errors import ConvertError
 from converters.hf_config import ModelConfig
-from converters.tensors import Words
 
 COPY, QKV, GATE_UP, VOCAB = "copy", "qkv", "gate_up", "vocab"
 
@@ -57,6 +56,16 @@ class Rule:
         """Of one layer. With VOCAB the first number is the least: padding may follow."""
         shapes = list(self.hf_shapes(config, 0).values())
         return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows of a source that lie together in one output."""
+
+    source_row: int
+    rows: int
+    output: int  # number of the output among those of its step
+    output_row: int
 
 
 @dataclass(frozen=True)
@@ -179,22 +188,25 @@ def in_order(rules: tuple[Rule, ...], config: ModelConfig) -> list[tuple[Rule, i
     return order + [(rule, None) for rule in applying[first:] if not rule.per_layer]
 
 
-def split(rule: Rule, config: ModelConfig, tensor: Words) -> list[Words]:
-    """One Megatron tensor (of one layer) as the tensors of `rule.hf`, in their order.
+def runs(rule: Rule, config: ModelConfig) -> tuple[Run, ...]:
+    """Which rows of a Megatron tensor (of one layer) are which rows of the tensors of `rule.hf`.
 
     A QKV of shape [Q + 2K, ...] holds for each of the `kv_heads` groups its query heads, then one key, then
     one value head; cutting it in three blocks would load without an error and give garbage.
     """
-    if rule.split == COPY:
-        return [tensor]
-    if rule.split == VOCAB:
-        return [tensor[: config.V]]
-    if rule.split == GATE_UP:
-        return [tensor[: config.F], tensor[config.F :]]
-    rest = tensor.shape[1:]
-    groups = tensor.reshape(config.kv_heads, config.heads // config.kv_heads + 2, config.D, *rest)
-    return [
-        groups[:, :-2].reshape(config.Q, *rest),
-        groups[:, -2].reshape(config.K, *rest),
-        groups[:, -1].reshape(config.K, *rest),
-    ]
+    if rule.split == QKV:
+        queries, D = config.heads // config.kv_heads * config.D, config.D
+        found = []
+        for group in range(config.kv_heads):
+            at = group * (queries + 2 * D)
+            found += [
+                Run(at, queries, 0, group * queries),
+                Run(at + queries, D, 1, group * D),
+                Run(at + queries + D, D, 2, group * D),
+            ]
+        return tuple(found)
+    found, at = [], 0
+    for number, shape in enumerate(rule.hf_shapes(config, 0).values()):
+        found.append(Run(at, shape[0], number, 0))
+        at += shape[0]
+    return tuple(found)

@@ -12,13 +12,14 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from converters.errors import ConvertError
 from converters.plan import Output
-from converters.tensors import Words, as_bytes, words
+from converters.tensors import DTYPE_BYTES, Words, as_bytes, words
 
 MANIFEST = "merge_manifest.json"
 INDEX = "model.safetensors.index.json"
@@ -57,7 +58,7 @@ class SafetensorsWriter:
             filled += output.nbytes
         self._outputs = {output.name: output for output in outputs}
         self._place: dict[str, tuple[str, int]] = {}
-        self._missing = set(self._outputs)
+        self._written = dict.fromkeys(self._outputs, 0)  # rows
         for number, shard in enumerate(shards, 1):
             name = (
                 f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else "model.safetensors"
@@ -87,26 +88,25 @@ class SafetensorsWriter:
             assert isinstance(entry, dict)
             self._place[output.name] = (name, start + entry["data_offsets"][0])
 
-    def write(self, name: str, tensor: Words) -> None:
-        """Put a tensor in its place.
+    def write(self, name: str, first_row: int, rows: Words) -> None:
+        """Put rows of a tensor in their place; those of one tensor come in their order.
 
         Raises:
-            ConvertError: it is not what the plan says, or was written already.
+            ConvertError: they are not what the plan says, or were written already.
         """
         output = self._outputs.get(name)
-        if output is None or name not in self._missing:
-            raise ConvertError(f"{name}: written twice, or not in the plan")
-        if tensor.shape != output.shape or tensor.dtype != words(output.dtype):
-            raise ConvertError(
-                f"{name}: {tensor.dtype} {tensor.shape}, the plan says {output.dtype} {output.shape}"
-            )
+        if output is None or self._written[name] != first_row:
+            raise ConvertError(f"{name}: row {first_row} is written twice or out of order, or is not in the plan")
+        shape = output.shape or (1,)
+        if rows.shape[1:] != shape[1:] or rows.dtype != words(output.dtype) or first_row + len(rows) > shape[0]:
+            raise ConvertError(f"{name}: {rows.dtype} {rows.shape}, the plan says {output.dtype} {output.shape}")
         file_name, start = self._place[name]
-        data = as_bytes(np.ascontiguousarray(tensor))
+        data = as_bytes(np.ascontiguousarray(rows))
         with (self._directory / file_name).open("r+b", buffering=0) as file:
-            file.seek(start)
+            file.seek(start + first_row * prod(shape[1:]) * DTYPE_BYTES[output.dtype])
             while data:
                 data = data[file.write(data) :]
-        self._missing.discard(name)
+        self._written[name] += len(rows)
 
     def finish(self) -> None:
         """Flush every shard to disk and write the index.
@@ -114,8 +114,9 @@ class SafetensorsWriter:
         Raises:
             ConvertError: a tensor of the plan was not written.
         """
-        if self._missing:
-            raise ConvertError(f"not written: {', '.join(sorted(self._missing)[:20])}")
+        short = [o.name for o in self._outputs.values() if self._written[o.name] != (o.shape or (1,))[0]]
+        if short:
+            raise ConvertError(f"not written: {', '.join(sorted(short)[:20])}")
         for name in sorted({file for file, _ in self._place.values()}):
             with (self._directory / name).open("r+b") as file:
                 os.fsync(file.fileno())

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from converters import families, fsdp, hf_config, hf_files, hf_model, plan, torch_dist
+from converters import families, fsdp, hf_config, hf_files, hf_model, plan, stream, torch_dist
 from converters.errors import ConvertError, listing
 from converters.hf_config import ModelConfig
 from converters.hf_writer import MANIFEST, SafetensorsWriter, parse_size, target, write_json
@@ -88,8 +88,8 @@ def merge(
     with target(target_dir, need, force, forbidden=[found.root, local_dir]) as directory:
         writer = SafetensorsWriter(directory, outputs, max_shard_bytes)
         for step_ in steps:
-            for name, tensor in step_.run():
-                writer.write(name, tensor)
+            for block in stream.blocks(step_):
+                writer.write(block.output.name, block.first_row, block.words)
         writer.finish()
         hf_files.copy(files, directory)
         write_json(directory / MANIFEST, _manifest(found, outputs, notes))
@@ -105,7 +105,7 @@ def _plan(found: Checkpoint, config_path: Path) -> tuple[list[Step], ModelConfig
     architecture = hf_config.architecture(config_path)
     if found.backend == "hf" and architecture not in families.FAMILIES:
         tensors = hf_model.read_index(found.weights)
-        steps = [Step(t, None, (Output(t.name, t.shape, t.dtype),)) for t in tensors.values()]
+        steps = [plan.whole(tensor) for tensor in tensors.values()]
         return (
             steps,
             None,

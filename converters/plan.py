@@ -6,18 +6,16 @@ is an error that lists every such tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 import numpy as np
 
 from converters import families
 from converters.errors import ConvertError, listing
-from converters.families import Family, Rule
+from converters.families import Family, Rule, Run
 from converters.hf_config import ModelConfig
-from converters.tensors import DTYPE_BYTES, GlobalTensor, Words
+from converters.tensors import DTYPE_BYTES, GlobalTensor
 
 _BLOCK_BYTES = 16 << 20
 _HEAD, _EMBED = "lm_head.weight", "model.embed_tokens.weight"
@@ -41,25 +39,31 @@ class Output:
 
 
 @dataclass(frozen=True)
+class LowRank:
+    """A product of two small matrices that is added to a weight: `scale * (b @ a)`, a [r, in], b [out, r]."""
+
+    a: GlobalTensor
+    b: GlobalTensor
+    scale: float
+
+
+@dataclass(frozen=True)
 class Step:
-    """One read: a tensor, or one layer of a stacked one, and what it becomes."""
+    """One read: a tensor, or one place on the leading axes of a stacked one, and what its rows become.
+
+    A row is what one number on the first axis after `index` names.
+
+    Attributes:
+        index: place on the leading axes of `source` (layer, or layer and expert); empty: all of it.
+        runs: by rising `source_row`; within one output by rising `output_row`, without a gap.
+        added: LoRA matrices to add, in this order.
+    """
 
     source: GlobalTensor
-    layer: int | None
+    index: tuple[int, ...]
     outputs: tuple[Output, ...]
-    split: Callable[[Words], list[Words]] | None = None
-
-    def run(self) -> Iterator[tuple[str, Words]]:
-        """Read and split. Memory: about twice the outputs of one step."""
-        if self.layer is None:
-            tensor = self.source.read()
-        else:
-            rest = self.source.shape[1:]
-            block = self.source.read((self.layer, *(0 for _ in rest)), (self.layer + 1, *rest))
-            tensor = block[0]
-        parts = [tensor] if self.split is None else self.split(tensor)
-        for output, part in zip(self.outputs, parts, strict=True):
-            yield output.name, part
+    runs: tuple[Run, ...]
+    added: tuple[LowRank, ...] = ()
 
 
 def from_mcore(tensors: dict[str, GlobalTensor], family: Family, config: ModelConfig) -> list[Step]:
@@ -86,7 +90,8 @@ def from_mcore(tensors: dict[str, GlobalTensor], family: Family, config: ModelCo
             of = f"{source.name} of layer {layer}" if layer is not None else source.name
             problems.append(f"{of} is {list(shape)}, config.json makes it {list(expected)}")
         outputs = tuple(Output(n, s, source.dtype) for n, s in rule.hf_shapes(config, layer).items())
-        steps.append(Step(source, index, outputs, partial(families.split, rule, config)))
+        place = () if index is None else (index,)
+        steps.append(Step(source, place, outputs, families.runs(rule, config)))
     problems += [f"{name} {list(tensors[name].shape)} has no place in {config.architecture}" for name in left]
     if problems:
         raise listing(f"{config.path} does not fit the checkpoint", problems, _REMEDY)
@@ -116,7 +121,13 @@ def from_hf_names(tensors: dict[str, GlobalTensor], family: Family, config: Mode
     problems = compare({name: tensor.shape for name, tensor in tensors.items()}, shapes, config)
     if problems:
         raise listing(f"{config.path} does not fit the checkpoint", problems, _REMEDY)
-    return [Step(tensors[n], None, (Output(n, s, tensors[n].dtype),)) for n, s in shapes.items()]
+    return [whole(tensors[name]) for name in shapes]
+
+
+def whole(tensor: GlobalTensor) -> Step:
+    """The step that takes a tensor over as it is."""
+    rows = tensor.shape[0] if tensor.shape else 1
+    return Step(tensor, (), (Output(tensor.name, tensor.shape, tensor.dtype),), (Run(0, rows, 0, 0),))
 
 
 def compare(

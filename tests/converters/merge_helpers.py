@@ -6,6 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from converters import families, stream
+from converters.hf_config import ModelConfig
+from converters.plan import Step
+
 
 def load(folder: Path) -> dict[str, Any]:
     """All tensors of a model folder, read by the safetensors library."""
@@ -27,6 +33,23 @@ def assert_same_tensors(one: Path, other: Path, dtype: Any = None) -> None:
         tensor = tensor.to(dtype) if dtype is not None else tensor
         assert found[name].dtype == tensor.dtype, name
         assert torch.equal(found[name], tensor), name
+
+
+def run_step(step: Step) -> dict[str, Any]:
+    """Output name -> its words."""
+    parts: dict[str, list[Any]] = {}
+    for block in stream.blocks(step):
+        parts.setdefault(block.output.name, []).append(block.words.copy())
+    return {name: np.concatenate(rows) for name, rows in parts.items()}
+
+
+def split(rule: families.Rule, config: ModelConfig, stored: Any) -> list[Any]:
+    """The rows of one Megatron tensor as the tensors of `rule.hf`."""
+    parts: dict[int, list[Any]] = {}
+    for run in families.runs(rule, config):
+        assert run.output_row == sum(map(len, parts.get(run.output, [])))
+        parts.setdefault(run.output, []).append(stored[run.source_row : run.source_row + run.rows])
+    return [np.concatenate(parts[number]) for number in sorted(parts)]
 
 
 def edit_json(path: Path, **changes: Any) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from merge_helpers import run_step, split
 
 from converters import families, hf_config, plan
 from converters.errors import ConvertError
@@ -70,7 +71,7 @@ def test_qkv_is_split_head_by_head(groups: int, per_group: int, head: int, rest:
     )
     config = hf_config.ModelConfig(Path("c"), {}, "x", 1, heads, groups, H=3, F=1, V=1, D=head, tied=False)
     rule = families.Rule(("x",), {"q": "Q H", "k": "K H", "v": "K H"}, families.QKV)
-    for found, expected in zip(families.split(rule, config, stored), (q, k, v), strict=True):
+    for found, expected in zip(split(rule, config, stored), (q, k, v), strict=True):
         assert np.array_equal(found, np.concatenate(expected))
 
 
@@ -78,7 +79,7 @@ def test_gate_comes_before_up(tmp_path: Path) -> None:
     config = _config(tmp_path)
     rule = next(r for r in families.QWEN3 if r.split == families.GATE_UP)
     stored = np.concatenate([np.full((48, 64), 1, "<u2"), np.full((48, 64), 2, "<u2")])
-    gate, up = families.split(rule, config, stored)
+    gate, up = split(rule, config, stored)
     assert gate.shape == up.shape == (48, 64)
     assert (gate == 1).all()
     assert (up == 2).all()
@@ -120,7 +121,11 @@ def test_layers_with_numbers_in_the_name_give_the_same(tmp_path: Path) -> None:
             new = name.replace("decoder.layers.", f"decoder.layers.{layer}.")
             numbered[new] = _tensor(new, tensor.read()[layer])
     one, other = (
-        {name: value for step in plan.from_mcore(tensors, family, config) for name, value in step.run()}
+        {
+            name: value
+            for step in plan.from_mcore(tensors, family, config)
+            for name, value in run_step(step).items()
+        }
         for tensors in (stacked, numbered)
     )
     assert one.keys() == other.keys()

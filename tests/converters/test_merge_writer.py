@@ -69,14 +69,14 @@ def test_sizes_that_are_none(text: str) -> None:
 def test_writer_refuses_what_is_not_planned(tmp_path: Path) -> None:
     writer = SafetensorsWriter(tmp_path, [Output("a", (2, 2), "BF16"), Output("b", (1,), "F32")], 10**9)
     with pytest.raises(ConvertError, match="not in the plan"):
-        writer.write("c", np.zeros((2, 2), "<u2"))
+        writer.write("c", 0, np.zeros((2, 2), "<u2"))
     with pytest.raises(ConvertError, match="the plan says"):
-        writer.write("a", np.zeros((2, 3), "<u2"))
+        writer.write("a", 0, np.zeros((2, 3), "<u2"))
     with pytest.raises(ConvertError, match="the plan says"):
-        writer.write("a", np.zeros((2, 2), "<u4"))
-    writer.write("a", np.zeros((2, 2), "<u2"))
+        writer.write("a", 0, np.zeros((2, 2), "<u4"))
+    writer.write("a", 0, np.zeros((2, 2), "<u2"))
     with pytest.raises(ConvertError, match="written twice"):
-        writer.write("a", np.zeros((2, 2), "<u2"))
+        writer.write("a", 0, np.zeros((2, 2), "<u2"))
     with pytest.raises(ConvertError, match="not written: b"):
         writer.finish()
 
@@ -145,8 +145,8 @@ def test_disk_that_is_too_small(tmp_path: Path) -> None:
 
 _SLOW = (
     "import sys, time; from converters import merge, hf_writer; write = hf_writer.SafetensorsWriter.write\n"
-    "def slow(self, name, tensor):\n"
-    "    write(self, name, tensor); print(name, flush=True); time.sleep(60 if 'layers.1' in name else 0)\n"
+    "def slow(self, name, first_row, rows):\n"
+    "    write(self, name, first_row, rows); print(name, flush=True); time.sleep(60 if 'layers.1' in name else 0)\n"
     "hf_writer.SafetensorsWriter.write = slow\n"
     "import signal; signal.signal(signal.SIGTERM, merge._end); sys.exit(merge.main(sys.argv[1:]))"
 )
