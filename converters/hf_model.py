@@ -65,19 +65,38 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
     elif len(files) > 1:
         problems.append(f"{len(files)} shards and no {INDEX}")
     tensors: dict[str, GlobalTensor] = {}
+    unread = {name for name in weight_map.values() if name not in {path.name for path in files}}
     for path in files:
-        for name, tensor in _read_file(path).items():
+        try:
+            held = _read_file(path)
+        except ConvertError as error:
+            problems.append(str(error))
+            unread.add(path.name)
+            continue
+        for name, tensor in held.items():
             if name in tensors:
                 problems.append(f"{name} is in {path.name} and in another shard")
             if weight_map and weight_map.get(name) != path.name:
                 problems.append(f"{name} is in {path.name}, {INDEX} says {weight_map.get(name)}")
             tensors[name] = tensor
-    problems += [f"{INDEX} lists {name}, which no shard holds" for name in weight_map if name not in tensors]
+    problems += [
+        f"{INDEX} lists {name}, which no shard holds"
+        for name, file in weight_map.items()
+        if name not in tensors and file not in unread
+    ]
     if not tensors and not problems:
         problems.append("no tensor")
     if problems:
         raise listing(f"{directory}: not a whole model", problems, "Copy the folder again, or take another step.")
     return tensors
+
+
+def place(tensor: GlobalTensor) -> tuple[Path, int]:
+    """File of a tensor that `read_index` found, and the number of its first byte there."""
+    stored = tensor.chunks[0].open()
+    if not isinstance(stored, _Entry):
+        raise TypeError(f"{tensor.name} is not of a safetensors file")
+    return stored.path, stored.start
 
 
 def _read_file(path: Path) -> dict[str, GlobalTensor]:
