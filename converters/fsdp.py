@@ -1,7 +1,8 @@
-"""FSDP2 checkpoints of verl: `model_world_size_W_rank_R.pt`, each the state dict of one rank's DTensors.
+"""FSDP checkpoints of verl: `model_world_size_W_rank_R.pt`, each the state dict of one rank.
 
-verl 0.6.1 to 0.9.1, `utils/checkpoint/fsdp_checkpoint_manager.py`. Names are Hugging Face's. The files are
-read without torch (`torch_zip`): no process group, no device mesh, and nothing in them is executed.
+verl 0.6.1 to 0.9.1, `utils/checkpoint/fsdp_checkpoint_manager.py`, FSDP1 and FSDP2. Names are Hugging Face's, or
+those of PEFT (`lora`) or of a critic (`value_head`). The files are read without torch (`torch_zip`, `dtensor`): no
+process group, no device mesh, and nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -9,24 +10,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from converters import torch_zip
+import numpy as np
+
+from converters import dtensor, torch_zip
+from converters.dtensor import Part, Piece
 from converters.errors import ConvertError, listing
-from converters.safe_unpickle import Record
-from converters.tensors import Chunk, GlobalTensor, Stored
+from converters.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored, words
 from converters.torch_zip import StoredTensor
 
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt$")
+# What wrappers of a module put in its parameters' names: FSDP1, torch.compile, activation checkpointing.
+_WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 def shard_files(directory: Path) -> list[Path]:
     """The shards of all ranks, by rank.
 
     Raises:
-        ConvertError: there are none, one is missing, or two world sizes lie in one folder and
-        `fsdp_config.json`
+        ConvertError: there are none, one is missing, or two world sizes lie in one folder and `fsdp_config.json`
             does not say which one counts.
     """
     found: dict[int, dict[int, Path]] = {}
@@ -61,19 +66,13 @@ def shard_files(directory: Path) -> list[Path]:
 def read_index(directory: Path) -> dict[str, GlobalTensor]:
     """Every tensor in the shards of `directory`, by name; only the pickles are read.
 
+    Any mesh is read: FSDP on one dimension, HSDP (replicas must agree), tensor parallel with FSDP, uneven shards.
+
     Raises:
-        ConvertError: a shard is missing, damaged or refused, the ranks disagree, or the sharding is not one
-            dimension of FSDP (HSDP and tensor parallel meshes are not read yet).
+        ConvertError: a shard is missing, damaged or refused, the ranks disagree, or a placement is not read.
     """
     files = shard_files(directory)
-    states = []
-    for path in files:
-        state = torch_zip.load(path)
-        if not isinstance(state, dict) or not all(isinstance(k, str) for k in state):
-            raise ConvertError(f"{path}: damaged: {type(state).__name__} where a state dict is expected")
-        if state and all("lora_" in key for key in state):
-            raise ConvertError(f"{path}: holds a LoRA adapter only; adapters are not merged yet")
-        states.append(state)
+    states = [_state(path) for path in files]
     problems = [
         f"{path.name}: {sorted(set(state) ^ set(states[0]))[:5]}"
         for path, state in zip(files, states, strict=True)
@@ -82,88 +81,81 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
     if problems:
         raise listing(f"{directory}: shards do not hold the same tensors", problems, "Copy the checkpoint again.")
     return {
-        name: _tensor(name, [(path, state[name]) for path, state in zip(files, states, strict=True)])
+        name: _tensor(
+            name,
+            [
+                (path, dtensor.part(state[name], name, path, rank))
+                for rank, (path, state) in enumerate(zip(files, states, strict=True))
+            ],
+        )
         for name in states[0]
     }
 
 
-def _tensor(name: str, parts: list[tuple[Path, Any]]) -> GlobalTensor:
+def _state(path: Path) -> dict[str, Any]:
+    """The state dict of one rank, without what wrappers put in its names."""
+    state = torch_zip.load(path)
+    if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+        raise ConvertError(f"{path}: damaged: {type(state).__name__} where a state dict is expected")
+    if not state:
+        raise ConvertError(f"{path}: holds no tensor. Take another step with --step N.")
+    found: dict[str, Any] = {}
+    for key, value in state.items():
+        name = key
+        for wrapper in _WRAPPERS:
+            name = name.replace(wrapper, "")
+        if name in found:
+            raise ConvertError(f"{path}: two tensors are called {name} when the wrappers of {key} are taken away")
+        found[name] = value
+    return found
+
+
+def _tensor(name: str, parts: list[tuple[Path, Part]]) -> GlobalTensor:
+    """One tensor of the parts that all ranks hold, by rank."""
     first = parts[0][1]
-    if isinstance(first, StoredTensor):
-        # A buffer or an unwrapped parameter: whole on every rank.
-        for path, part in parts:
-            if not isinstance(part, StoredTensor) or (part.shape, part.dtype) != (first.shape, first.dtype):
-                raise ConvertError(
-                    f"{path}: {name} is not the tensor that rank 0 holds: the shards do not belong together"
-                )
-            if part.storage.crc != first.storage.crc:
-                raise ConvertError(f"{path}: {name} is not sharded, and its values differ from those of rank 0")
-        zeros = (0,) * len(first.shape)
-        return GlobalTensor(name, first.shape, first.dtype, (Chunk(zeros, first.shape, _opener(first)),))
-    locals_ = []
-    for rank, (path, part) in enumerate(parts):
-        shape, dtype, dim, local = _dtensor(name, part, path, rank, len(parts))
-        locals_.append((path, shape, dtype, dim, local))
-    _, shape, dtype, dim, local = locals_[0]
-    if dim is None:
-        return GlobalTensor(name, shape, dtype, (Chunk((0,) * len(shape), shape, _opener(local)),))
-    chunks, at = [], 0
-    for path, other_shape, other_dtype, other_dim, local in locals_:
-        expected = (*shape[:dim], local.shape[dim] if dim < len(local.shape) else -1, *shape[dim + 1 :])
-        if (other_shape, other_dtype, other_dim) != (shape, dtype, dim):
+    held: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Path, Piece]] = {}
+    for path, part in parts:
+        said = (part.shape, part.dtype, part.sharding)
+        if said != (first.shape, first.dtype, first.sharding):
             raise ConvertError(
-                f"{path}: {name} is {other_shape} on dimension {other_dim}, on rank 0 {shape} on {dim}"
+                f"{path}: {name} is {part.dtype} {list(part.shape)} {part.sharding}, on rank 0 {first.dtype} "
+                f"{list(first.shape)} {first.sharding}: not of one save. Copy the checkpoint again."
             )
-        if local.shape != expected and 0 not in local.shape:
-            raise ConvertError(f"{path}: the part of {name} has shape {local.shape}, {expected} fits {shape}")
-        if 0 not in local.shape:
-            offsets = tuple(at if i == dim else 0 for i in range(len(shape)))
-            chunks.append(Chunk(offsets, local.shape, _opener(local)))
-            at += local.shape[dim]
-    if at != shape[dim] and 0 not in shape:
+        for piece in part.pieces:
+            if piece.stored.dtype != part.dtype:
+                raise ConvertError(f"{path}: {name} holds {piece.stored.dtype}, {part.dtype} is said: damaged")
+            other, same = held.setdefault(piece.place, (path, piece))
+            if same is not piece and not _same(same.stored, piece.stored):
+                raise ConvertError(
+                    f"{path}: {name} at {list(piece.offsets)} is the same part as in {other.name}, with other "
+                    "values: the shards do not belong together, or the replicas of the training drifted apart. "
+                    "Copy the checkpoint again, or take another step with --step N."
+                )
+    filled = sum(prod(piece.stored.shape) for _, piece in held.values())
+    if filled != prod(first.shape):
         raise ConvertError(
-            f"{parts[0][0].parent}: the parts of {name} have {at} of {shape[dim]} rows of dimension "
-            f"{dim}: the shards do not belong together. Copy the checkpoint again."
+            f"{parts[0][0].parent}: the parts of {name} hold {filled} of {prod(first.shape)} elements: the shards "
+            "do not belong together. Copy the checkpoint again."
         )
-    return GlobalTensor(name, shape, dtype, tuple(chunks))
+    chunks = tuple(Chunk(p.offsets, p.stored.shape, _opener(p.stored)) for _, p in held.values())
+    return GlobalTensor(name, first.shape, first.dtype, chunks)
 
 
-def _dtensor(
-    name: str, part: Any, path: Path, rank: int, world: int
-) -> tuple[tuple[int, ...], str, int | None, StoredTensor]:
-    """(global shape, type, sharded dimension or None, local part) of a pickled DTensor."""
-    try:
-        # torch._tensor._rebuild_from_type_v2(rebuild function, class, its arguments, state)
-        _, kind, _, (_, state) = part.args
-        local = torch_zip.rebuild(state["_local_tensor"])
-        spec = state["_spec"]
-        shape = tuple(spec.get("tensor_meta").args[0])
-        placements = tuple(spec.get("placements"))
-        mesh = spec.get("mesh").state
-        saved_by = mesh.get("_rank", rank)  # torch 2.13 saves it, earlier ones do not all
-        if not kind.name.endswith(".DTensor") or not isinstance(local, StoredTensor) or not _is_shape(shape):
-            raise ValueError(f"{getattr(kind, 'name', kind)} of {type(local).__name__}")
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ConvertError(f"{path}: {name} is no DTensor that this reader knows ({error})") from error
-    if saved_by != rank:
-        raise ConvertError(f"{path}: holds the shard of rank {saved_by}. Copy the checkpoint again.")
-    if len(placements) != 1:
-        raise ConvertError(
-            f"{path}: {name} is sharded over a mesh of {len(placements)} dimensions (HSDP or tensor parallel), "
-            "which is not read yet. Save with fsdp_size=-1, or with hf_model in checkpoint.save_contents."
-        )
-    placement: Record = placements[0]
-    kind_name = placement.name.rsplit(".", 1)[-1]
-    if kind_name == "Replicate" or (world == 1 and local.shape == shape):
-        return shape, local.dtype, None, local
-    dim = placement.state.get("dim") if isinstance(placement.state, dict) else (placement.args or (None,))[0]
-    if kind_name != "Shard" or not isinstance(dim, int) or not 0 <= dim < len(shape):
-        raise ConvertError(f"{path}: {name} has the placement {kind_name} on {dim!r}, which is not read")
-    return shape, local.dtype, dim, local
-
-
-def _is_shape(shape: tuple[Any, ...]) -> bool:
-    return all(isinstance(n, int) and n >= 0 for n in shape)
+def _same(one: StoredTensor, other: StoredTensor) -> bool:
+    """Whether two parts of one shape and type hold the same bits: by their storages' CRCs where these tell."""
+    if (
+        one.storage.crc is not None
+        and one.storage.crc == other.storage.crc
+        and (one.offset, one.stride) == (other.offset, other.stride)
+    ):
+        return True
+    nbytes = prod(one.shape) * DTYPE_BYTES[one.dtype]
+    if one.storage.nbytes == other.storage.nbytes == nbytes and one.stride == other.stride:
+        return False
+    both = [np.empty(part.shape, dtype=words(part.dtype)) for part in (one, other)]
+    one.read_into(both[0])
+    other.read_into(both[1])
+    return np.array_equal(both[0], both[1])
 
 
 def _opener(stored: StoredTensor) -> Callable[[], Stored]:
