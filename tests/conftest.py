@@ -1,5 +1,8 @@
 """Order of the tests: quick ones first, then those that train, then the cluster; and the parts of `make test`."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 _PARTS = ("quick", "engine", "cluster")  # the number of a part is the rank of its tests
@@ -29,3 +32,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if not _in_part(item, part)])
         items[:] = [item for item in items if _in_part(item, part)]
     items.sort(key=_rank)  # stable: the order within each kind stays
+
+
+# pytest tells nothing of single tests when one of its own processes breaks; a file that is named keeps it all the same.
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    told = os.environ.get("FAILED_TESTS")
+    if report.failed and told and "PYTEST_XDIST_WORKER" not in os.environ:
+        why = (report.longreprtext.splitlines() or [""])[-1]
+        lines = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
+        with Path(told).open("a", encoding="utf-8") as file:
+            file.write(f"{report.nodeid} ({report.when}): {(lines or [why])[0][:300]}\n")
