@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_rank)  # stable: the order within each kind stays
 
 
-# pytest tells nothing of single tests when one of its own processes breaks; a file that is named keeps it all the same.
+# Where one of its own processes breaks, pytest tells of no test: the file that this variable names has kept them.
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     told = os.environ.get("FAILED_TESTS")
     if report.failed and told and "PYTEST_XDIST_WORKER" not in os.environ:
