@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,74 @@ from converters.errors import ConvertError
 _CONFIG_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
 
+class Numbers:
+    """The numbers of config.json, over what the config class takes where it is silent.
+
+    A key that is null counts as absent where a number is needed: the class's `None` says so too.
+    """
+
+    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
+        self._values, self._path = values, path
+
+    def __call__(self, key: str, default: int | None = None) -> int:
+        """A positive whole number.
+
+        Raises:
+            ConvertError: it is missing, or something else.
+        """
+        return _positive(dict(self._values), key, self._path, default)
+
+    def or_zero(self, key: str) -> int:
+        """A whole number of zero or more; null is zero."""
+        return self(key) if self._values.get(key) not in (None, 0) else 0
+
+    def listed(self, key: str) -> list[int]:
+        """A list of whole numbers; null is empty."""
+        value = self._values.get(key) or []
+        if not isinstance(value, list) or not all(type(n) is int for n in value):
+            raise ConvertError(f"{self._path}: {key} is {value!r}, a list of layer numbers is expected")
+        return value
+
+
+def _nothing_more(number: Numbers) -> dict[str, int]:
+    return {}
+
+
+def _no_experts(number: Numbers, layers: int) -> frozenset[int]:
+    return frozenset()
+
+
+@dataclass(frozen=True)
+class ConfigClass:
+    """What a family's config class adds to the common keys of config.json.
+
+    Attributes:
+        defaults: key -> what the class takes where config.json has no such key.
+        sizes: the family's own sizes, by the names that its table uses.
+        sparse: which layers have experts.
+        own_code: part of the name of upstream's module in `auto_map`. transformers has the class itself, so that
+            the entry is not needed; for other families, and for other modules, it is refused.
+    """
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Callable[[Numbers], dict[str, int]] = _nothing_more
+    sparse: Callable[[Numbers, int], frozenset[int]] = _no_experts
+    own_code: str = ""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """What the tables of `families` need, in elements, named as in them.
 
     H hidden, F feed-forward, V vocabulary, D head, Q all query heads, K all key (or value) heads.
+
+    Attributes:
+        raw: config.json over the defaults of its class; `silent`: keys that only these defaults have.
+        tied: the embedding is the head too.
+        sparse: layers with experts.
+        own_sizes: of the family, by name.
+        labels: outputs of a value or reward head.
+        changes: what the output's config.json must say otherwise (None: nothing), as the weights are.
     """
 
     path: Path
@@ -31,6 +96,11 @@ class ModelConfig:
     V: int
     D: int
     tied: bool
+    silent: frozenset[str] = frozenset()
+    sparse: frozenset[int] = frozenset()
+    own_sizes: Mapping[str, int] = field(default_factory=dict)
+    labels: int = 2
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def Q(self) -> int:
@@ -40,8 +110,29 @@ class ModelConfig:
     def K(self) -> int:
         return self.kv_heads * self.D
 
+    def size(self, name: str) -> int:
+        """A size by the name that the tables use."""
+        return self.own_sizes[name] if name in self.own_sizes else int(getattr(self, name))
+
     def flag(self, name: str) -> bool:
         return bool(self.raw.get(name, False))
+
+    def says(self, *keys: str) -> bool:
+        """Whether config.json has one of these keys itself."""
+        return any(self.raw.get(key) is not None and key not in self.silent for key in keys)
+
+    def adapted(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """`raw` (config.json as it is) with `changes`, and a line for each."""
+        config, lines = dict(raw), []
+        for key, value in self.changes.items():
+            if config.get(key) == value:
+                continue
+            lines.append(f"{key}: {config.get(key)!r} -> {value!r}, as the weights are")
+            if value is None:
+                del config[key]
+            else:
+                config[key] = value
+        return config, lines
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -61,45 +152,73 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read(path: Path, head_dim: int | None = None, tied: bool = False) -> ModelConfig:
-    """config.json as dimensions. `head_dim` and `tied` are what the family's config class defaults to.
+def read(path: Path, kind: ConfigClass | None = None) -> ModelConfig:
+    """config.json as dimensions; `kind` is what the family's config class adds.
 
     Raises:
         ConvertError: a value is missing or does not fit, or the config asks for something that is refused
             (quantized weights, code from the checkpoint).
     """
-    raw = read_json(path)
-    if raw.get("auto_map"):
-        raise ConvertError(
-            f"{path}: auto_map names code to run ({raw['auto_map']}); such models are not converted"
-        )
+    kind = kind or ConfigClass()
+    own = read_json(path)
+    raw = {**kind.defaults, **own}
+    changes = _without_code(own, kind, path)
     if raw.get("quantization_config"):
         raise ConvertError(
             f"{path}: quantization_config describes quantized weights, the checkpoint holds plain ones. "
             "Give --base_model a folder with the unquantized model's config.json."
         )
-    heads = _positive(raw, "num_attention_heads", path)
-    kv_heads = _positive(raw, "num_key_value_heads", path, heads)
-    hidden = _positive(raw, "hidden_size", path)
+    number = Numbers(raw, path)
+    layers, hidden, heads = (number(k) for k in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    kv_heads = number("num_key_value_heads", heads)
     if heads % kv_heads:
         raise ConvertError(
             f"{path}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
-    if raw.get("head_dim") is None and head_dim is None and hidden % heads:
+    sizes = kind.sizes(number)
+    if "D" not in sizes and raw.get("head_dim") is None and hidden % heads:
         raise ConvertError(f"{path}: no head_dim, and hidden_size {hidden} is not a multiple of {heads} heads")
     return ModelConfig(
         path=path,
         raw=raw,
         architecture=architecture(path),
-        layers=_positive(raw, "num_hidden_layers", path),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         H=hidden,
-        F=_positive(raw, "intermediate_size", path),
-        V=_positive(raw, "vocab_size", path),
-        D=_positive(raw, "head_dim", path, head_dim or hidden // heads),
-        tied=bool(raw.get("tie_word_embeddings", tied)),
+        F=number("intermediate_size"),
+        V=number("vocab_size"),
+        D=sizes.pop("D", 0) or number("head_dim", hidden // heads),
+        tied=bool(raw.get("tie_word_embeddings", False)),
+        silent=frozenset(raw) - frozenset(own),
+        sparse=kind.sparse(number, layers),
+        own_sizes=sizes,
+        labels=_labels(raw, path),
+        changes=changes,
     )
+
+
+def _without_code(raw: dict[str, Any], kind: ConfigClass, path: Path) -> dict[str, Any]:
+    """Leaves `auto_map` out where transformers has upstream's code as a class of its own."""
+    code = raw.get("auto_map")
+    if not code:
+        return {}
+    known = isinstance(code, dict) and kind.own_code
+    if not known or not all(
+        isinstance(module, str) and re.fullmatch(rf"(configuration|modeling)_{kind.own_code}\.\w+", module)
+        for module in code.values()
+    ):
+        raise ConvertError(f"{path}: auto_map names code to run ({code}); such models are not converted")
+    return {"auto_map": None}
+
+
+def _labels(raw: dict[str, Any], path: Path) -> int:
+    names = raw.get("id2label")
+    if names is None:
+        return _positive(raw, "num_labels", path, 2)  # 2: transformers' PretrainedConfig
+    if not isinstance(names, dict) or not names:
+        raise ConvertError(f"{path}: id2label is {names!r}, a table of names is expected")
+    return len(names)
 
 
 def architecture(path: Path) -> str:
@@ -118,14 +237,26 @@ def _positive(raw: dict[str, Any], key: str, path: Path, default: int | None = N
     return value
 
 
-# transformer_config.json (megatron-core's TransformerConfig, written by verl's "extra") -> config.json
+# transformer_config.json (megatron-core's TransformerConfig, written by verl's "extra") -> our name
 _TRAINED_AS = (
     ("num_layers", "layers"),
     ("hidden_size", "H"),
     ("num_attention_heads", "heads"),
-    ("num_query_groups", "kv_heads"),
-    ("kv_channels", "D"),
     ("ffn_hidden_size", "F"),
+)
+_ATTENTION_AS = (("num_query_groups", "kv_heads"), ("kv_channels", "D"))
+# Latent attention has no use for the two above, mbridge sets them as it likes.
+_LATENT_AS = (
+    ("q_lora_rank", "q_lora_rank"),
+    ("kv_lora_rank", "kv_lora_rank"),
+    ("qk_head_dim", "qk_nope_head_dim"),
+    ("qk_pos_emb_head_dim", "qk_rope_head_dim"),
+    ("v_head_dim", "v_head_dim"),
+)
+_EXPERTS_AS = (
+    ("num_moe_experts", "E"),
+    ("moe_ffn_hidden_size", "M"),
+    ("moe_shared_expert_intermediate_size", "S"),
 )
 
 
@@ -137,11 +268,23 @@ def trained_otherwise(config: ModelConfig, transformer_config: Path | None) -> l
     if transformer_config is None or not transformer_config.is_file():
         return []
     trained = read_json(transformer_config)
+    latent = trained.get("kv_lora_rank") is not None and "kv_rank" in config.own_sizes
+    expected = {theirs: getattr(config, ours) for theirs, ours in _TRAINED_AS}
+    if latent:
+        expected.update({theirs: config.raw.get(ours) for theirs, ours in _LATENT_AS})
+    else:
+        expected.update({theirs: getattr(config, ours) for theirs, ours in _ATTENTION_AS})
+    expected.update({theirs: config.own_sizes.get(ours) for theirs, ours in _EXPERTS_AS if config.sparse})
     problems = [
-        f"{theirs} was {trained[theirs]} in training, config.json says {getattr(config, ours)}"
-        for theirs, ours in _TRAINED_AS
-        if trained.get(theirs) is not None and trained[theirs] != getattr(config, ours)
+        f"{theirs} was {trained[theirs]} in training, config.json says {ours}"
+        for theirs, ours in expected.items()
+        if trained.get(theirs) is not None and ours is not None and trained[theirs] != ours
     ]
+    if bool(config.sparse) != bool(trained.get("num_moe_experts")) and "num_moe_experts" in trained:
+        problems.append(
+            f"num_moe_experts was {trained['num_moe_experts']} in training, {config.architecture} has "
+            f"{'experts' if config.sparse else 'none'}"
+        )
     epsilon, ours = trained.get("layernorm_epsilon"), config.raw.get("rms_norm_eps")
     if epsilon is not None and ours is not None and epsilon != ours:
         problems.append(f"layernorm_epsilon was {epsilon} in training, config.json says rms_norm_eps {ours}")

@@ -112,7 +112,7 @@ def _plan(found: Checkpoint, config_path: Path) -> tuple[list[Step], ModelConfig
             [f"no table for {architecture}: copied, names and shapes not compared with config.json"],
         )
     family = families.family(architecture, config_path)
-    config = hf_config.read(config_path, family.head_dim)
+    config = hf_config.read(config_path, family.config)
     problems = hf_config.trained_otherwise(config, found.transformer_config)
     if problems:
         remedy = "Give --base_model the model that the training started from."

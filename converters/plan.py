@@ -6,16 +6,18 @@ is an error that lists every such tensor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
-
 import numpy as np
 
 from converters import families
 from converters.errors import ConvertError, listing
-from converters.families import Family, Rule, Run
+from converters.families import Family
 from converters.hf_config import ModelConfig
-from converters.tensors import DTYPE_BYTES, GlobalTensor
+from converters.mcore_layout import HEAD as MCORE_HEAD
+from converters.mcore_layout import Match
+from converters.steps import LowRank, Output, Step, whole
+from converters.tensors import GlobalTensor
+
+__all__ = ["LowRank", "Output", "Step", "compare", "from_hf_names", "from_mcore", "same_bits", "whole"]
 
 _BLOCK_BYTES = 16 << 20
 _HEAD, _EMBED = "lm_head.weight", "model.embed_tokens.weight"
@@ -25,74 +27,22 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class Output:
-    """A tensor of the Hugging Face model."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        return prod(self.shape) * DTYPE_BYTES[self.dtype]
-
-
-@dataclass(frozen=True)
-class LowRank:
-    """A product of two small matrices that is added to a weight: `scale * (b @ a)`, a [r, in], b [out, r]."""
-
-    a: GlobalTensor
-    b: GlobalTensor
-    scale: float
-
-
-@dataclass(frozen=True)
-class Step:
-    """One read: a tensor, or one place on the leading axes of a stacked one, and what its rows become.
-
-    A row is what one number on the first axis after `index` names.
-
-    Attributes:
-        index: place on the leading axes of `source` (layer, or layer and expert); empty: all of it.
-        runs: by rising `source_row`; within one output by rising `output_row`, without a gap.
-        added: LoRA matrices to add, in this order.
-    """
-
-    source: GlobalTensor
-    index: tuple[int, ...]
-    outputs: tuple[Output, ...]
-    runs: tuple[Run, ...]
-    added: tuple[LowRank, ...] = ()
-
-
 def from_mcore(tensors: dict[str, GlobalTensor], family: Family, config: ModelConfig) -> list[Step]:
     """Steps for tensors with Megatron's names.
+
+    The head is that of the weights (`families.fitted`): for a critic under a language model's config.json the
+    outputs are those of its ...ForTokenClassification.
 
     Raises:
         ConvertError: the checkpoint and config.json do not describe the same model.
     """
+    family, config = _fitted(tensors, family, config)
     _check_flags(family, config)
-    _check_head(tensors, config, "output_layer.weight")
-    left = dict.fromkeys(tensors)
+    _check_head(tensors, config, MCORE_HEAD)
     problems: list[str] = []
-    steps = []
-    for rule, layer in families.in_order(family.rules, config):
-        found = _find(rule, layer, tensors, config, problems)
-        if found is None:
-            continue
-        source, index = found
-        left.pop(source.name, None)
-        shape = source.shape if index is None else source.shape[1:]
-        expected = rule.mcore_shape(config)
-        padded = rule.split == families.VOCAB and shape[:1] > expected[:1] and shape[1:] == expected[1:]
-        if shape != expected and not padded:
-            of = f"{source.name} of layer {layer}" if layer is not None else source.name
-            problems.append(f"{of} is {list(shape)}, config.json makes it {list(expected)}")
-        outputs = tuple(Output(n, s, source.dtype) for n, s in rule.hf_shapes(config, layer).items())
-        place = () if index is None else (index,)
-        steps.append(Step(source, place, outputs, families.runs(rule, config)))
-    problems += [f"{name} {list(tensors[name].shape)} has no place in {config.architecture}" for name in left]
+    match = Match(tensors, config, problems)
+    steps = [step for place in families.in_order(family.rules, config) for step in match.steps(place)]
+    problems += _no_place({name: tensors[name].shape for name in tensors if name not in match.taken}, config)
     if problems:
         raise listing(f"{config.path} does not fit the checkpoint", problems, _REMEDY)
     return steps
@@ -101,12 +51,14 @@ def from_mcore(tensors: dict[str, GlobalTensor], family: Family, config: ModelCo
 def from_hf_names(tensors: dict[str, GlobalTensor], family: Family, config: ModelConfig) -> list[Step]:
     """Steps for tensors that have Hugging Face's names already (FSDP).
 
-    A tied model's state dict may hold `lm_head.weight` too: it is left out if it is the embedding, bit for
-    bit.
+    What transformers 5 keeps fused in memory is taken apart to the names on disk. A tied model's state dict may
+    hold `lm_head.weight` too: it is left out if it is the embedding, bit for bit. Layers of multi-token
+    prediction (`num_nextn_predict_layers`) are taken over as they are.
 
     Raises:
         ConvertError: the checkpoint and config.json do not describe the same model.
     """
+    family, config = _fitted(tensors, family, config)
     _check_flags(family, config)
     tensors = dict(tensors)
     if config.tied and _HEAD in tensors and _EMBED in tensors:
@@ -117,17 +69,29 @@ def from_hf_names(tensors: dict[str, GlobalTensor], family: Family, config: Mode
             )
         del tensors[_HEAD]
     _check_head(tensors, config, _HEAD)
-    shapes = families.hf_shapes(family.rules, config)
-    problems = compare({name: tensor.shape for name, tensor in tensors.items()}, shapes, config)
+    steps: list[Step] = []
+    expected: dict[str, tuple[int, ...]] = {}
+    for rule, layer, expert in families.in_order(family.rules, config):
+        shapes = rule.hf_shapes(config, layer, expert)
+        live = rule.live.format(layer=layer)
+        if rule.live and not any(name in tensors for name in shapes):
+            leading = (config.size("E"),) if expert is not None else ()
+            expected[live] = (*leading, *rule.mcore_shape(config))
+            if live in tensors:
+                source = tensors[live]
+                outputs = tuple(Output(n, s, source.dtype) for n, s in shapes.items())
+                place = (expert,) if expert is not None else ()
+                steps.append(Step(source, place, outputs, families.runs(rule, config)))
+            continue
+        expected.update(shapes)
+        steps += [whole(tensors[name]) for name in shapes if name in tensors]
+    for name in _predicting_layers(tensors, config):
+        expected[name] = tensors[name].shape
+        steps.append(whole(tensors[name]))
+    problems = compare({name: tensor.shape for name, tensor in tensors.items()}, expected, config)
     if problems:
         raise listing(f"{config.path} does not fit the checkpoint", problems, _REMEDY)
-    return [whole(tensors[name]) for name in shapes]
-
-
-def whole(tensor: GlobalTensor) -> Step:
-    """The step that takes a tensor over as it is."""
-    rows = tensor.shape[0] if tensor.shape else 1
-    return Step(tensor, (), (Output(tensor.name, tensor.shape, tensor.dtype),), (Run(0, rows, 0, 0),))
+    return steps
 
 
 def compare(
@@ -156,14 +120,26 @@ def same_bits(one: GlobalTensor, other: GlobalTensor) -> bool:
     return True
 
 
+def _fitted(tensors: dict[str, GlobalTensor], family: Family, config: ModelConfig) -> tuple[Family, ModelConfig]:
+    fitted = families.fitted({name: tensor.shape for name, tensor in tensors.items()}, config)
+    return (
+        family
+        if fitted.architecture == config.architecture
+        else families.family(fitted.architecture, config.path),
+        fitted,
+    )
+
+
 def _check_flags(family: Family, config: ModelConfig) -> None:
-    for flag, why in (family.refused or {}).items():
+    for flag, why in family.refused.items():
         if config.flag(flag):
             raise ConvertError(f"{config.path}: {flag} is true: {why}")
 
 
 def _check_head(tensors: dict[str, GlobalTensor], config: ModelConfig, head: str) -> None:
     """Tied or not is a fact of the weights; config.json must say the same."""
+    if not config.architecture.endswith(families.LANGUAGE):
+        return
     if config.tied and head in tensors:
         raise ConvertError(
             f"{config.path} says tie_word_embeddings=true, and the checkpoint has a {head} of its own: "
@@ -174,34 +150,26 @@ def _check_head(tensors: dict[str, GlobalTensor], config: ModelConfig, head: str
             f"{config.path} says tie_word_embeddings=false, and the checkpoint has no {head}: the model was "
             "trained tied, or the checkpoint is not whole. Correct config.json, or give the right --base_model."
         )
-    rows = tensors[head].shape[0] if head in tensors and tensors[head].shape else config.V
-    if rows == 1 and config.V > 1:
-        raise ConvertError(f"{head} has one row: a critic's value head. Value models are not converted yet.")
 
 
-def _find(
-    rule: Rule, layer: int | None, tensors: dict[str, GlobalTensor], config: ModelConfig, problems: list[str]
-) -> tuple[GlobalTensor, int | None] | None:
-    """The tensor of a rule and the layer's place on its first axis, or a line in `problems`."""
-    for name in rule.mcore:
-        if layer is None:
-            if name in tensors:
-                return tensors[name], None
-            continue
-        if name in tensors:
-            stacked = tensors[name]
-            if stacked.shape[:1] != (config.layers,):
-                if layer == 0:
-                    problems.append(
-                        f"{name} is {list(stacked.shape)}: {stacked.shape[0] if stacked.shape else 0} "
-                        f"layers, config.json says num_hidden_layers {config.layers}"
-                    )
-                if not stacked.shape or stacked.shape[0] <= layer:
-                    return None
-            return stacked, layer
-        numbered = name.replace("decoder.layers.", f"decoder.layers.{layer}.", 1)
-        if numbered in tensors:
-            return tensors[numbered], None
-    of = f" (layer {layer})" if layer is not None else ""
-    problems.append(f"{' or '.join(rule.mcore)}{of} is missing from the checkpoint")
-    return None
+def _no_place(left: dict[str, tuple[int, ...]], config: ModelConfig) -> list[str]:
+    """A line for each tensor that no rule names; one for all of multi-token prediction."""
+    predicting = [name for name in left if name.startswith("mtp.")]
+    lines = [
+        f"{name} {list(shape)} has no place in {config.architecture}"
+        for name, shape in left.items()
+        if not name.startswith("mtp.")
+    ]
+    if predicting:
+        lines.append(
+            f"{predicting[0]} and {len(predicting) - 1} more: layers of multi-token prediction are not converted. "
+            "Train with num_nextn_predict_layers 0, or save in Hugging Face form"
+        )
+    return lines
+
+
+def _predicting_layers(tensors: dict[str, GlobalTensor], config: ModelConfig) -> list[str]:
+    """Names of the layers that stand behind the model's own, `num_nextn_predict_layers` of them."""
+    more = config.raw.get("num_nextn_predict_layers") or 0
+    starts = tuple(f"model.layers.{layer}." for layer in range(config.layers, config.layers + more))
+    return [name for name in tensors if starts and name.startswith(starts)]

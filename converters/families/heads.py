@@ -1,0 +1,94 @@
+"""What stands on top of a model: the language model's head, a value head, a reward head.
+
+verl trains a critic from a language model's folder and leaves `architectures` as it was: the weights tell. A
+critic of Megatron (verl `LinearForLastLayer`, one output; with a bias in 0.6.1, without in 0.9.1) and of FSDP
+(`AutoModelForTokenClassification`, verl `utils/model.py`: load_valuehead_model) is a ...ForTokenClassification
+with one label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from converters.errors import ConvertError
+from converters.families.rules import VOCAB, Rule
+from converters.hf_config import ModelConfig
+
+LANGUAGE, TOKENS, SEQUENCE = "ForCausalLM", "ForTokenClassification", "ForSequenceClassification"
+_OUT_WEIGHT, _OUT_BIAS = "output_layer.weight", "output_layer.bias"
+_SCORE = Rule((_OUT_WEIGHT,), {"score.weight": "labels H"})
+_SCORE_BIAS = Rule((_OUT_BIAS,), {"score.bias": "labels"}, zeros=True)
+HEADS: dict[str, tuple[Rule, ...]] = {
+    LANGUAGE: (Rule((_OUT_WEIGHT,), {"lm_head.weight": "V H"}, VOCAB, when="untied"),),
+    TOKENS: (_SCORE, _SCORE_BIAS),
+    SEQUENCE: (_SCORE,),
+}
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def fitted(shapes: Shapes, config: ModelConfig, value_model: bool = False) -> ModelConfig:
+    """`config` with the head that the weights have, and tied or not as they are where config.json is silent.
+
+    What differs from config.json is in `changes` of the result: the output's config.json must say it.
+
+    Args:
+        shapes: of the checkpoint's tensors, with Megatron's or with Hugging Face's names.
+        value_model: there must be a value head.
+
+    Raises:
+        ConvertError: a value head is asked for, and there is none.
+    """
+    stem, head = split_name(config.architecture)
+    rows, biased = _score_rows(shapes, config)
+    if rows is not None and head is not None:
+        of_megatron = _OUT_WEIGHT in shapes
+        if head == LANGUAGE:
+            head = TOKENS if of_megatron or biased else SEQUENCE
+        elif biased:
+            head = TOKENS
+        return _with_head(config, stem + head, rows)
+    if value_model:
+        raise ConvertError(
+            f"{config.path.parent}: no value head: no {_OUT_WEIGHT} of one row and no score.weight. This is an "
+            "actor, or a critic with tied embeddings on several pipeline stages, whose head Megatron does not "
+            "save. Give the critic's folder, or leave --is-value-model out."
+        )
+    if head == LANGUAGE and not config.says("tie_word_embeddings"):
+        tied = not (_OUT_WEIGHT in shapes or "lm_head.weight" in shapes)
+        return replace(config, tied=tied, changes={**config.changes, "tie_word_embeddings": tied})
+    return config
+
+
+def split_name(architecture: str) -> tuple[str, str | None]:
+    """ "Qwen3ForCausalLM" -> ("Qwen3", "ForCausalLM"); another end gives None."""
+    for head in HEADS:
+        if architecture.endswith(head):
+            return architecture.removesuffix(head), head
+    return architecture, None
+
+
+def _score_rows(shapes: Shapes, config: ModelConfig) -> tuple[int | None, bool]:
+    """Outputs of a value or reward head, None for a language model's; whether there is a bias."""
+    if "score.weight" in shapes and "lm_head.weight" not in shapes:
+        return (shapes["score.weight"] or (0,))[0], "score.bias" in shapes
+    weight = shapes.get(_OUT_WEIGHT)
+    if weight and (weight[0] == 1 < config.V or split_name(config.architecture)[1] != LANGUAGE):
+        return weight[0], _OUT_BIAS in shapes
+    return None, False
+
+
+def _with_head(config: ModelConfig, architecture: str, rows: int) -> ModelConfig:
+    changes = dict(config.changes)
+    if architecture != config.architecture:
+        changes["architectures"] = [architecture]
+    labels = config.labels
+    # A language model's config.json says nothing of labels, or what its base class would write.
+    if labels != rows and (architecture != config.architecture or not config.says("id2label", "num_labels")):
+        names = [f"LABEL_{n}" for n in range(rows)]
+        changes["id2label"] = {str(n): name for n, name in enumerate(names)}
+        changes["label2id"] = {name: n for n, name in enumerate(names)}
+        changes["num_labels"] = None
+        labels = rows
+    return replace(config, architecture=architecture, labels=labels, changes=changes)
