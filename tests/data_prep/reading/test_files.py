@@ -63,19 +63,19 @@ def records(file: InputFile, block_bytes: int = 10_000) -> list[Record]:
         ("a.jsonl", LINES),
         ("a.jsonl", b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n\r\n \t\r\n")),
         ("a.jsonl", LINES.removesuffix(b"\n")),
-        ("a.jsonl.gz", gzip.compress(LINES)),
-        ("several members.jsonl.gz", gzip.compress(LINES[:20_000]) + gzip.compress(LINES[20_000:])),
+        ("a.jsonl.gz", gzip.compress(LINES, mtime=0)),
+        ("several members.jsonl.gz", gzip.compress(LINES[:20_000], mtime=0) + gzip.compress(LINES[20_000:], mtime=0)),
         ("a.jsonl.zst", zstd(LINES)),
         ("several frames.jsonl.zst", zstd(LINES[:20_000]) + zstd(LINES[20_000:])),
         ("JSONL by content.json", LINES),
         ("JSONL.txt", LINES),
-        ("packed without saying so.jsonl", gzip.compress(LINES)),
+        ("packed without saying so.jsonl", gzip.compress(LINES, mtime=0)),
         ("a.json", ARRAY),
         ("a.json", b"\xef\xbb\xbf\n " + ARRAY + b"\n\n"),
-        ("a.json.gz", gzip.compress(ARRAY)),
+        ("a.json.gz", gzip.compress(ARRAY, mtime=0)),
         ("a.parquet", PARQUET),
         ("many groups.parquet", parquet(ROWS, row_group_size=7)),
-        ("a.parquet.gz", gzip.compress(PARQUET)),
+        ("a.parquet.gz", gzip.compress(PARQUET, mtime=0)),
         ("a.parquet.zst", zstd(PARQUET)),
         ("parquet by content", PARQUET),
     ],
@@ -94,7 +94,7 @@ def test_rows_of_every_kind_of_file(tmp_path: Path, name: str, data: bytes) -> N
 def test_csv(tmp_path: Path) -> None:
     for name, data in (
         ("a.csv", CSV),
-        ("a.csv.gz", gzip.compress(CSV)),
+        ("a.csv.gz", gzip.compress(CSV, mtime=0)),
         ("a.tsv", CSV.replace(b"question,", b"question\t").replace(b'lines",', b'lines"\t')),
     ):
         found = records(opened(tmp_path, name, data))
@@ -108,7 +108,7 @@ def test_csv(tmp_path: Path) -> None:
     [
         ("a.jsonl", b"", "no rows: the file is empty"),
         ("a.jsonl", b"\n \r\n", "no rows"),
-        ("a.jsonl.gz", gzip.compress(b""), "no rows"),
+        ("a.jsonl.gz", gzip.compress(b"", mtime=0), "no rows"),
         ("a.json", b"[]", "no rows"),
         ("a.csv", b"a,b\n", "no rows below the header"),
         ("a.parquet", parquet(ROWS[:1])[:4], "not a whole parquet file"),
@@ -116,14 +116,14 @@ def test_csv(tmp_path: Path) -> None:
         ("a.parquet", LINES, "not a whole parquet file"),
         ("a.parquet", PARQUET[:4] + b"\xff" * 10 + PARQUET[14:], "don't know what type: \\x0f"),
         ("a.parquet", PARQUET[:8] + b"\xff" * 40 + PARQUET[48:], "damaged, after row 0 (from 0)"),
-        ("a.jsonl.gz", gzip.compress(LINES)[:-300], "gzip stream is cut off or damaged"),
-        ("a.jsonl.gz", gzip.compress(LINES)[:-4], "gzip stream is cut off or damaged"),
-        ("a.jsonl.gz", gzip.compress(LINES) + b"more", "gzip stream is cut off or damaged"),
+        ("a.jsonl.gz", gzip.compress(LINES, mtime=0)[:-300], "gzip stream is cut off or damaged"),
+        ("a.jsonl.gz", gzip.compress(LINES, mtime=0)[:-4], "gzip stream is cut off or damaged"),
+        ("a.jsonl.gz", gzip.compress(LINES, mtime=0) + b"more", "gzip stream is cut off or damaged"),
         ("a.jsonl.zst", zstd(LINES)[:-300], "zstd stream is cut off or damaged"),
         ("a.jsonl.zst", zstd(LINES)[:-3], "zstd stream is cut off or damaged"),
         ("a.jsonl.zst", zstd(LINES) + b"more", "zstd stream is cut off or damaged"),
         ("a.jsonl.gz", LINES, "not a gzip file, as its name says"),
-        ("a.parquet.gz", gzip.compress(PARQUET)[:-9], "gzip stream is cut off or damaged"),
+        ("a.parquet.gz", gzip.compress(PARQUET, mtime=0)[:-9], "gzip stream is cut off or damaged"),
         ("a.json", ARRAY[:-1], "row 2999 (from 0): expected , or ] after it, got the end of the file"),
         ("a.json", ARRAY[:30_000], "is it whole?"),
         ("a.json", b'[{"a": 1},]', "row 1 (from 0): not JSON: Expecting value"),
@@ -247,7 +247,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         yield write
 
 
-@pytest.mark.parametrize("data", [LINES[:9000].rpartition(b"\n")[0], gzip.compress(LINES), parquet(ROWS[:5])])
+@pytest.mark.parametrize("data", [LINES[:9000].rpartition(b"\n")[0], gzip.compress(LINES, mtime=0), parquet(ROWS[:5])])
 def test_standard_input(tmp_path: Path, stdin: int, data: bytes) -> None:
     with os.fdopen(stdin, "wb") as file:
         file.write(data)  # fits the pipe
