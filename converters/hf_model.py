@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,31 +10,10 @@ from typing import Any
 from converters.errors import ConvertError, listing
 from converters.hf_config import read_json
 from converters.hf_writer import INDEX
-from converters.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored, Words, as_bytes
+from converters.stored import Storage, StoredTensor, row_major
+from converters.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored
 
 _MAX_HEADER = 100_000_000  # safetensors' own limit
-_BLOCK = 1 << 20
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A tensor of a safetensors file; there is no checksum in this format."""
-
-    path: Path
-    start: int
-    shape: tuple[int, ...]
-    dtype: str
-
-    def read_into(self, out: Words) -> None:
-        view = as_bytes(out)
-        done = 0
-        with self.path.open("rb", buffering=0) as file:
-            file.seek(self.start)
-            while done < len(view):
-                got = file.readinto(view[done : done + _BLOCK])
-                if not got:
-                    raise ConvertError(f"{self.path}: truncated. Copy the file again.")
-                done += got
 
 
 def has_weights(directory: Path) -> bool:
@@ -94,9 +72,9 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
 def place(tensor: GlobalTensor) -> tuple[Path, int]:
     """File of a tensor that `read_index` found, and the number of its first byte there."""
     stored = tensor.chunks[0].open()
-    if not isinstance(stored, _Entry):
+    if not isinstance(stored, StoredTensor):
         raise TypeError(f"{tensor.name} is not of a safetensors file")
-    return stored.path, stored.start
+    return stored.storage.path, stored.storage.start
 
 
 def _read_file(path: Path) -> dict[str, GlobalTensor]:
@@ -128,6 +106,8 @@ def _entry(path: Path, name: str, entry: dict[str, Any], base: int) -> tuple[Glo
         raise ValueError(f"{name}: shape {shape}, offsets {begin} to {end}")
     if end - begin != prod(shape) * DTYPE_BYTES[dtype]:
         raise ValueError(f"{name}: {end - begin} bytes for {dtype} {list(shape)}")
-    stored: Stored = _Entry(path, base + begin, shape, dtype)
+    # There is no checksum in this format.
+    storage = Storage(path, base + begin, end - begin, None, dtype)
+    stored: Stored = StoredTensor(shape, dtype, row_major(shape), 0, storage)
     chunk = Chunk((0,) * len(shape), shape, lambda: stored)
     return GlobalTensor(name, shape, dtype, (chunk,)), (base + begin, base + end)

@@ -13,86 +13,21 @@ import os
 import struct
 import zipfile
 import zlib
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from converters.errors import ConvertError
 from converters.safe_unpickle import Record, unpickle
-from converters.tensors import DTYPE_BYTES, UNTYPED, Words, as_bytes, words
+from converters.stored import Storage, truncated
+from converters.stored import StoredTensor as StoredTensor
+from converters.tensors import DTYPE_BYTES, UNTYPED
 
-_BLOCK = 1 << 20
 _LOCAL_HEADER = 30
 # What zipfile raises for bytes that are no zip file, or not any more.
 _ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, OSError, RuntimeError, ValueError,
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Storage:
-    path: Path
-    start: int  # byte in `path`
-    nbytes: int
-    crc: int
-    dtype: str
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor in a file. `stride` and `offset` count elements of its storage."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    stride: tuple[int, ...]
-    offset: int
-    storage: _Storage
-
-    def read_into(self, out: Words) -> None:
-        """Fill `out` and compare the storage's CRC-32 when the tensor is most of it.
-
-        Raises:
-            ConvertError: the file ends early, or the bytes are not those that were saved.
-        """
-        if out.size == 0:
-            return
-        size = DTYPE_BYTES[self.dtype]
-        if self.stride == _row_major(self.shape):
-            self._read_checked(out, self.offset * size)
-            return
-        span = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) + 1
-        flat: Words = np.empty(span, dtype=words(self.dtype))
-        self._read_checked(flat, self.offset * size)
-        out[...] = np.lib.stride_tricks.as_strided(flat, self.shape, [s * size for s in self.stride])
-
-    def _read_checked(self, out: Words, begin: int) -> None:
-        store = self.storage
-        view = as_bytes(out)
-        # A storage that is shared by many tensors (a flat buffer) would be read once for each of them.
-        check = store.nbytes <= 2 * len(view)
-        with store.path.open("rb", buffering=0) as file:
-            crc = 0
-            if check:
-                crc = _crc_range(file, store, 0, begin, crc)
-            file.seek(store.start + begin)
-            done = 0
-            while done < len(view):
-                got = file.readinto(view[done : done + _BLOCK])
-                if not got:
-                    raise _truncated(store.path)
-                if check:
-                    crc = zlib.crc32(view[done : done + got], crc)
-                done += got
-            if check:
-                crc = _crc_range(file, store, begin + len(view), store.nbytes, crc)
-        if check and crc != store.crc:
-            raise ConvertError(
-                f"{store.path}: damaged: the bytes {store.start} to {store.start + store.nbytes} have CRC-32 "
-                f"{crc:08x}, {store.crc:08x} was saved. Copy the file again."
-            )
 
 
 def load(path: Path, offset: int = 0, length: int | None = None) -> Any:
@@ -106,7 +41,7 @@ def load(path: Path, offset: int = 0, length: int | None = None) -> Any:
     size = path.stat().st_size
     length = size - offset if length is None else length
     if length <= 0 or offset < 0 or offset + length > size:
-        raise _truncated(path)
+        raise truncated(path)
     with path.open("rb") as file:
         try:
             archive = zipfile.ZipFile(_Window(file, offset, length))
@@ -142,7 +77,7 @@ class _Storages:
     ) -> None:
         self._path, self._file, self._base, self._members = path, file, base, members
 
-    def __call__(self, pid: Any) -> _Storage:
+    def __call__(self, pid: Any) -> Storage:
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], str)):
             raise ConvertError(f"{self._path}: refused: persistent id {pid!r} is not a storage")
         dtype, key, count = pid[1], str(pid[2]), pid[4]
@@ -162,7 +97,7 @@ class _Storages:
             )
         names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         start = self._base + member.header_offset + _LOCAL_HEADER + names
-        return _Storage(self._path, start, nbytes, member.CRC, dtype)
+        return Storage(self._path, start, nbytes, member.CRC, dtype)
 
 
 def rebuild(value: Any) -> Any:
@@ -186,7 +121,7 @@ def rebuild(value: Any) -> Any:
 
 
 def _stored(storage: Any, dtype: Any, offset: Any, shape: Any, stride: Any) -> StoredTensor:
-    if not isinstance(storage, _Storage) or dtype not in DTYPE_BYTES:
+    if not isinstance(storage, Storage) or dtype not in DTYPE_BYTES:
         raise ConvertError(f"refused: a tensor of type {dtype!r} over {type(storage).__name__}")
     shape, stride = tuple(shape), tuple(stride)
     numbers = (offset, *shape, *stride)
@@ -196,25 +131,6 @@ def _stored(storage: Any, dtype: Any, offset: Any, shape: Any, stride: Any) -> S
     if (last + 1) * DTYPE_BYTES[dtype] > storage.nbytes:
         raise ConvertError(f"{storage.path}: damaged: a tensor {shape} reaches past its {storage.nbytes} bytes")
     return StoredTensor(shape, dtype, stride, offset, storage)
-
-
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def _crc_range(file: io.FileIO, store: _Storage, begin: int, end: int, crc: int) -> int:
-    file.seek(store.start + begin)
-    while begin < end:
-        block = file.read(min(_BLOCK, end - begin))
-        if not block:
-            raise _truncated(store.path)
-        crc = zlib.crc32(block, crc)
-        begin += len(block)
-    return crc
-
-
-def _truncated(path: Path) -> ConvertError:
-    return ConvertError(f"{path}: truncated: the file ends before the data that belongs to it. Copy it again.")
 
 
 class _Window(io.RawIOBase):
