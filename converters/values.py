@@ -33,7 +33,8 @@ def numbers(words: Words, dtype: str) -> Numbers:
         values = _E4M3[words]
     else:
         raise ValueError(f"no numbers for the type {dtype}")
-    return np.asarray(values, dtype=np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return np.asarray(values, dtype=np.float64)
 
 
 def text(word: Any, dtype: str) -> str:

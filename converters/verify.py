@@ -23,6 +23,7 @@ import numpy as np
 from converters import hf_model, stream
 from converters.errors import ConvertError, listing
 from converters.hf_config import read_json
+from converters.hf_files import TOKENIZERS
 from converters.hf_writer import INDEX
 from converters.plan import Output, Step
 from converters.shard_ranges import OpenTensor, place_in
@@ -99,11 +100,8 @@ def verify(
     if problems:
         raise listing(f"{folder}: not verified", problems, _REMEDY)
     files = {hf_model.place(tensor)[0] for tensor in found.values()}
-    notes = () if any((folder / name).is_file() for name in _TOKENIZERS) else ("the folder has no tokenizer",)
+    notes = () if any((folder / name).is_file() for name in TOKENIZERS) else ("the folder has no tokenizer",)
     return Verified(folder, len(found), sum(o.nbytes for o in outputs.values()), len(files), checksums, notes)
-
-
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tiktoken.model")
 
 
 def _each(
