@@ -78,7 +78,7 @@ def test_tracker_that_is_wrong(recorded: Recorded, tracker: str, match: str) -> 
 
 
 def test_step_that_is_not_there(recorded: Recorded) -> None:
-    with pytest.raises(ConvertError, match=r"no global_step_4; steps here: \[3\]"):
+    with pytest.raises(ConvertError, match=r"no global_step_4; steps here: 3"):
         locate(recorded.run, step=4)
     with pytest.raises(ConvertError, match="no run folder"):
         locate(recorded.actor, step=3)
@@ -106,7 +106,7 @@ def test_backend_that_is_not_there(unpacked: Recorded) -> None:
 
 def test_neither_shards_nor_weights(v2: Path) -> None:
     shutil.rmtree(v2 / "model" / "dist_ckpt")
-    with pytest.raises(ConvertError, match=r"no weights.*found \['model', 'transformer_config.json'\]"):
+    with pytest.raises(ConvertError, match=r"no weights.*found model, transformer_config.json"):
         locate(v2)
 
 

@@ -98,7 +98,7 @@ def test_state_cannot_change_the_record_class() -> None:
     name = b"ctorch.distributed.checkpoint.metadata\nMetadata\n"
     with pytest.raises(ConvertError, match="damaged"):
         unpickle(name + b"(N(S'__setstate__'\nNdtb.", "here")
-    assert callable(Record.__setstate__)
+    assert not hasattr(Record, "__setstate__")
 
 
 def test_plain_values_pass() -> None:
