@@ -42,24 +42,26 @@ _NAMES = frozenset(
         "collections.defaultdict", "collections.Counter", "collections.deque", "decimal.Decimal",
         "fractions.Fraction", "random.Random", "copyreg._reconstructor", "copy_reg._reconstructor",
         "pathlib.PosixPath", "pathlib.PurePosixPath", "pathlib._local.PosixPath", "pathlib._local.PurePosixPath",
-        "signal.Signals", "torch.distributed.remote_device._remote_device",
+        "typing.Any", "typing.Union", "typing.Optional", "typing.List", "typing.Dict", "signal.Signals",
+        "torch.distributed.remote_device._remote_device",
         # bytes in protocol 2; arrays and scalars of numpy 1 and 2
         "_codecs.encode", "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray.scalar",
         "numpy.core.multiarray._reconstruct", "numpy._core.multiarray.scalar",
         "numpy._core.multiarray._reconstruct", "numpy._core.numeric._frombuffer", "numpy.core.numeric._frombuffer",
         "numpy.random._pickle.__randomstate_ctor", "numpy.random._pickle.__generator_ctor",
-        "numpy.random._pickle.__bit_generator_ctor", "numpy.random._mt19937.MT19937",
+        "numpy.random._pickle.__bit_generator_ctor",
+        "numpy.random.bit_generator.__pyx_unpickle_SeedSequence",
         # activation functions in a TransformerConfig
         "torch._C._nn.gelu", "torch.nn.functional.gelu", "torch.nn.functional.silu", "torch.nn.functional.relu",
         "torch.sigmoid", "torch.tanh", "megatron.core.activations.squared_relu",
         "megatron.core.activations.quick_gelu", "megatron.core.activations.fast_gelu",
     }
 )  # fmt: skip
-# Types that only hold a value; also what a defaultdict makes.
+# Types that only hold a value, also what a defaultdict makes; the last three are what protocol 2 calls them.
 _BUILTINS = frozenset(
     {
         "int", "float", "complex", "bool", "str", "bytes", "bytearray", "list", "tuple", "dict", "set",
-        "frozenset", "slice", "range", "object", "NoneType",
+        "frozenset", "slice", "range", "object", "NoneType", "long", "unicode", "xrange",
     }
 )  # fmt: skip
 _SCALARS = re.compile(r"numpy\.(bool_?|u?int\d+|float\d+|complex\d+|str_|bytes_|void|u?longlong)")

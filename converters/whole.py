@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from converters import hf_model, torch_dist
 from converters.errors import ConvertError
+from converters.foreign import ADAPTER_CONFIG
 from converters.hf_config import read_json
 
 _RANK_FILE = re.compile(r"(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
@@ -108,6 +109,8 @@ def _v2_problems(role: Path) -> Iterator[str]:
             yield from _dist_problems(role / name)
         elif hf_model.has_weights(role / name):
             hf_model.read_index(role / name)
+        elif (role / name / "adapter" / ADAPTER_CONFIG).is_file():  # LoRA: only what is trained is written
+            hf_model.read_index(role / name / "adapter")
         else:
             yield f"{role.name}/{name}: no *.safetensors"
 
