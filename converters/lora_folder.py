@@ -1,0 +1,152 @@
+"""PEFT folders: adapter_config.json and adapter_model.safetensors, as PeftModel.from_pretrained loads them.
+
+Names in the file are those of the model without the adapter's own name: `...lora_A.weight`. Sources: peft 0.21
+`utils/save_and_load.py` (get_peft_model_state_dict), verl 0.9.1
+`utils/checkpoint/megatron_checkpoint_manager.py` (_save_model_as_hf_via_bridge).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from converters import hf_model, lora, lora_config
+from converters.errors import ConvertError
+from converters.hf_config import read_json
+from converters.hf_writer import write_json
+from converters.lora import Adapter
+from converters.tensors import GlobalTensor, as_bytes
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+def holds_adapter(folder: Path) -> bool:
+    """Whether `folder` claims to be an adapter (whole or not)."""
+    return (folder / lora_config.CONFIG).is_file()
+
+
+def read_adapter(folder: Path, alpha: float | None = None) -> Adapter:
+    """The adapter in a PEFT folder. Its base is `lora.with_base`.
+
+    Args:
+        alpha: `--lora-alpha`.
+
+    Raises:
+        ConvertError: a file is missing or damaged, or the adapter is not one that is merged here.
+    """
+    path = folder / lora_config.CONFIG
+    config = lora_config.read_config(path, alpha)
+    if not hf_model.has_weights(folder):
+        raise ConvertError(
+            f"{folder / WEIGHTS}: missing. Copy it here; an adapter_model.bin is not read, save it again with "
+            "PEFT (save_pretrained)."
+        )
+    rest, matrices, replaced = lora.sort(hf_model.read_index(folder), folder)
+    if not matrices:
+        raise ConvertError(f"{folder / WEIGHTS}: no LoRA matrix in it. Copy the folder again.")
+    if config.get("modules_to_save") and not (rest or replaced):
+        raise ConvertError(
+            f"{folder / WEIGHTS}: none of modules_to_save {config['modules_to_save']} of {path} is in it: they "
+            "were trained whole, and are lost. Copy the folder again."
+        )
+    return lora.assemble(matrices, {**rest, **replaced}, config, path)
+
+
+def megatron_adapter(root: Path) -> Path | None:
+    """Folder of the PEFT export in a Megatron checkpoint with LoRA; None if it was trained without.
+
+    verl 0.9.1 writes it to `model/huggingface/adapter` (`hf_model` in checkpoint.save_contents, Megatron-Bridge).
+    The base's weights are not in such a checkpoint, and the adapter shards in `dist_ckpt` are Megatron-Bridge's.
+
+    Raises:
+        ConvertError: there is an adapter, and no export of it.
+    """
+    for folder in (root / "model" / "huggingface" / "adapter", root / "huggingface" / "adapter"):
+        if holds_adapter(folder):
+            return folder
+    manifest, earlier = root / "ckpt_contents.json", root / "adapter_checkpoint"
+    says = manifest.is_file() and (read_json(manifest).get("backend") or {}).get("peft")
+    if says or earlier.is_dir():
+        raise ConvertError(
+            f"{manifest if says else earlier}: the checkpoint holds a LoRA adapter as Megatron shards only, which "
+            "are not merged. Load it with verl and save with hf_model in checkpoint.save_contents: "
+            "model/huggingface/adapter is the adapter then."
+        )
+    return None
+
+
+def write_adapter(adapter: Adapter, folder: Path, base_names: Iterable[str]) -> None:
+    """Write `adapter` as a new PEFT folder that fits a model with the weights `base_names`.
+
+    The settings are complete and say what the matrices are: the modules that have some, no start of a training
+    (`init_lora_weights`: PiSSA and others would change the base again when the adapter is loaded).
+
+    Raises:
+        ConvertError: a matrix is damaged.
+        OSError: writing failed.
+    """
+    folder.mkdir(parents=True)
+    tensors, whole = _names(adapter)
+    _write_safetensors(folder / WEIGHTS, tensors)
+    config = {
+        **lora_config.DEFAULTS,
+        **adapter.config,
+        "target_modules": _targets(adapter, base_names),
+        "exclude_modules": None,
+        "layers_to_transform": None,
+        "layers_pattern": None,
+        "modules_to_save": whole or None,
+        "init_lora_weights": True,
+        "inference_mode": True,
+    }
+    write_json(folder / lora_config.CONFIG, config)
+
+
+def _names(adapter: Adapter) -> tuple[dict[str, GlobalTensor], list[str]]:
+    """(tensors by their names in the file, modules that were trained whole)."""
+    tensors: dict[str, GlobalTensor] = {}
+    for module, pair in adapter.pairs.items():
+        ends = ("lora_embedding_A", "lora_embedding_B") if pair.embedding else ("lora_A.weight", "lora_B.weight")
+        for end, matrix in zip(ends, (pair.a, pair.b), strict=True):
+            tensors[f"{lora.PREFIX}{module}.{end}"] = matrix
+    whole: list[str] = []
+    for name, tensor in adapter.replaced.items():
+        module, _, last = name.rpartition(".")
+        if module in adapter.pairs:
+            tensors[f"{lora.PREFIX}{module}.base_layer.{last}"] = tensor
+            continue
+        tensors[f"{lora.PREFIX}{name}"] = tensor
+        if f"{module}.weight" in adapter.replaced and module not in whole:
+            whole.append(module)
+    return tensors, whole
+
+
+def _targets(adapter: Adapter, base_names: Iterable[str]) -> list[str]:
+    """Last parts of the modules' names where these name no other module, else the whole names."""
+    modules = {name.removesuffix(".weight") for name in base_names if name.endswith(".weight")}
+    lasts = sorted({module.rpartition(".")[2] for module in adapter.pairs})
+    if {module for module in modules if module.rpartition(".")[2] in lasts} == set(adapter.pairs):
+        return lasts
+    return sorted(adapter.pairs)
+
+
+def _write_safetensors(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, tensor in tensors.items():
+        header[name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + tensor.nbytes],
+        }
+        at += tensor.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(as_bytes(tensor.read()))
+        file.flush()
+        os.fsync(file.fileno())
