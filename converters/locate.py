@@ -226,7 +226,9 @@ def _listed(folder: Path) -> str:
 
 
 def _weights(root: Path, role: str | None, backend: str, notes: tuple[str, ...]) -> Checkpoint:
-    """The weights in one role's folder."""
+    """The weights in one role's folder, or in its `model` (layout v2)."""
+    if root.absolute().name == "model" and any((root / name).is_dir() for name in ("dist_ckpt", "huggingface")):
+        root = root.absolute().parent
     found = list(_candidates(root, role, backend))
     chosen = [c for c in found if backend in ("auto", c.backend)]
     if not chosen:
@@ -261,8 +263,6 @@ def _candidates(root: Path, role: str | None, backend: str) -> Iterator[Checkpoi
         yield Checkpoint(root, step, "fsdp", "fsdp", root, _folder(root / "huggingface"), None, role, adapter)
     for layout, top in (("v2", root / "model"), ("v1", root)):
         yield from _of_layout(root, layout, top, step, role, backend)
-    if root.name == "model" and not (root / "model").is_dir():  # `model` of layout v2 itself
-        yield from _of_layout(root.parent, "v2", root, step, role, backend)
     if (root / ".metadata").is_file() or (root / torch_dist.CONFIG).is_file():
         above = root.parent.parent if root.parent.name == "model" else root.parent
         config = above / "transformer_config.json"
