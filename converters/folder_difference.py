@@ -82,15 +82,17 @@ def normal(config: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def value_differences(a: dict[str, Any], b: dict[str, Any], at: str = "") -> list[str]:
+def value_differences(
+    a: dict[str, Any], b: dict[str, Any], sides: tuple[str, str] = ("in A", "in B"), at: str = ""
+) -> list[str]:
     """A line for each key that differs; absent and null are the same."""
     lines = []
     for key in (*a, *(key for key in b if key not in a)):
         here, there = a.get(key), b.get(key)
         if isinstance(here, dict) and isinstance(there, dict):
-            lines += value_differences(here, there, f"{at}{key}.")
+            lines += value_differences(here, there, sides, f"{at}{key}.")
         elif here != there or isinstance(here, bool) != isinstance(there, bool):
-            lines.append(f"{at}{key}: {_shown(here)} in A, {_shown(there)} in B")
+            lines.append(f"{at}{key}: {_shown(here)} {sides[0]}, {_shown(there)} {sides[1]}")
     return lines
 
 

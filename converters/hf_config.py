@@ -1,4 +1,4 @@
-"""config.json of the model: which dimensions, tied or not, and what the output's copy must say."""
+"""config.json of the model: which dimensions, tied or not."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from converters.errors import ConvertError
-
-# safetensors' type -> the name in config.json
-_CONFIG_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
 
 class Numbers:
@@ -289,27 +286,3 @@ def trained_otherwise(config: ModelConfig, transformer_config: Path | None) -> l
     if epsilon is not None and ours is not None and epsilon != ours:
         problems.append(f"layernorm_epsilon was {epsilon} in training, config.json says rms_norm_eps {ours}")
     return problems
-
-
-def adjusted(raw: dict[str, Any], dtype: str) -> tuple[dict[str, Any], list[str]]:
-    """config.json for the output, and a line for each change. Nothing else is touched.
-
-    - the type in `dtype` / `torch_dtype` is the weights' own: loaders convert to what the config says;
-    - `rope_theta` stands at the top as well as in `rope_parameters` (transformers 5 writes only the latter,
-    and a
-      transformers 4 reader then silently takes 10000), a scaling also as `rope_scaling`.
-    """
-    config, changes = dict(raw), []
-    name = _CONFIG_DTYPES.get(dtype)
-    for key in ("dtype", "torch_dtype"):
-        if name and key in config and config[key] != name:
-            changes.append(f"{key}: {config[key]} -> {name}, as the weights are")
-            config[key] = name
-    rope = config.get("rope_parameters")
-    if isinstance(rope, dict) and "rope_theta" in rope and "rope_theta" not in config:
-        config["rope_theta"] = rope["rope_theta"]
-        changes.append(f"rope_theta: {rope['rope_theta']} at the top too, for readers of transformers 4")
-        if rope.get("rope_type", "default") != "default" and not config.get("rope_scaling"):
-            config["rope_scaling"] = {k: v for k, v in rope.items() if k != "rope_theta"}
-            changes.append("rope_scaling: from rope_parameters, for readers of transformers 4")
-    return config, changes

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from converters import families, fsdp, hf_config, hf_files, hf_model, plan, stream, torch_dist
+from converters import config_drift, families, fsdp, hf_config, hf_files, hf_model, plan, stream, torch_dist
 from converters.errors import ConvertError, listing
 from converters.hf_config import ModelConfig
 from converters.hf_writer import MANIFEST, SafetensorsWriter, parse_size, target, write_json
@@ -76,7 +76,8 @@ def merge(
     outputs = [output for step_ in steps for output in step_.outputs]
     dtypes = tuple(sorted({output.dtype for output in outputs}))
     biggest = max(outputs, key=lambda output: output.nbytes)
-    raw, changes = hf_config.adjusted(raw, biggest.dtype)
+    tied = config.tied if config else None
+    raw, changes = config_drift.adjusted(raw, biggest.dtype, tied=tied, where=config_path)
     folders = list(
         dict.fromkeys(f for f in (found.huggingface, folder, base_model) if f is not None and f.is_dir())
     )

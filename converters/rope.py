@@ -17,16 +17,19 @@ _NEEDS_LENGTH = ("llama3", "yarn", "longrope")
 
 
 def per_layer_type(config: Config) -> bool:
-    """Whether `rope_parameters` has an entry for each kind of layer: no form of transformers 4 can say that."""
+    """Whether `rope_parameters` has an entry for each kind of layer: no form of transformers 4 can say that.
+
+    transformers 5.10 may write a global `rope_type` and `rope_theta` beside them (Gemma 3).
+    """
     rope = config.get("rope_parameters")
-    return isinstance(rope, dict) and bool(rope) and all(isinstance(value, dict) for value in rope.values())
+    return isinstance(rope, dict) and any(isinstance(value, dict) for value in rope.values())
 
 
 def as_read_by_5(config: Config) -> dict[str, Any]:
     """`rope_type`, `rope_theta` and what the scaling says, as transformers 5 takes them; {} for nothing said."""
     parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
     if per_layer_type(config) and isinstance(parameters, dict):
-        return {kind: _complete(dict(rope), config) for kind, rope in parameters.items()}
+        return {k: _complete(dict(v), config) if isinstance(v, dict) else v for k, v in parameters.items()}
     chosen = scaling if isinstance(scaling, dict) and scaling else parameters
     found = dict(chosen) if isinstance(chosen, dict) else {}
     for key in TOP:

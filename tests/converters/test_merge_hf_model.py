@@ -10,7 +10,6 @@ import pytest
 from merge_helpers import assert_same_tensors, edit_json, load
 from merge_jobs import Recorded
 
-from converters import hf_config
 from converters.errors import ConvertError
 from converters.merge import merge
 
@@ -136,14 +135,3 @@ def test_missing_companions_come_from_the_base_model(model: Path, unpacked: Reco
     merge(_actor(model), tmp_path / "out", base_model=unpacked.hf)
     for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         assert (tmp_path / "out" / name).read_bytes() == (unpacked.hf / name).read_bytes()
-
-
-def test_rope_theta_is_readable_by_both_generations_of_transformers() -> None:
-    raw = {"dtype": "bfloat16", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
-    written, changes = hf_config.adjusted(raw, "BF16")
-    assert written["rope_theta"] == 1e6
-    assert written["rope_parameters"] == raw["rope_parameters"]
-    assert len(changes) == 1
-    scaled = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0}}
-    assert hf_config.adjusted(scaled, "BF16")[0]["rope_scaling"] == {"rope_type": "yarn", "factor": 4.0}
-    assert hf_config.adjusted({"rope_theta": 5.0, "torch_dtype": "bfloat16"}, "BF16")[1] == []

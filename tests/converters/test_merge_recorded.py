@@ -32,9 +32,13 @@ def test_exact_and_the_checkpoint_is_not_touched(unpacked: Recorded, tmp_path: P
     assert (result.checkpoint.step, result.checkpoint.layout) == (3, "v1")
     manifest = json.loads((tmp_path / "out" / "merge_manifest.json").read_text())
     assert (manifest["step"], manifest["tensors"], manifest["dtypes"]) == (3, 25, ["BF16"])
-    for name in ("config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja"):
-        kept = unpacked.actor / "huggingface" / name
-        assert (tmp_path / "out" / name).read_bytes() == kept.read_bytes()
+    hf = unpacked.actor / "huggingface"
+    for name in ("generation_config.json", "tokenizer.json", "chat_template.jinja"):
+        assert (tmp_path / "out" / name).read_bytes() == (hf / name).read_bytes()
+    # transformers 4.56 writes only `dtype`, which 4.55 does not read.
+    config = json.loads((hf / "config.json").read_text())
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written == {**config, "torch_dtype": config["dtype"]}
 
 
 def test_needs_neither_torch_nor_megatron(unpacked: Recorded, tmp_path: Path) -> None:
