@@ -77,7 +77,9 @@ def merge(
     dtypes = tuple(sorted({output.dtype for output in outputs}))
     biggest = max(outputs, key=lambda output: output.nbytes)
     tied = config.tied if config else None
+    raw, fitting = config.adapted(raw) if config else (raw, [])
     raw, changes = config_drift.adjusted(raw, biggest.dtype, tied=tied, where=config_path)
+    changes = fitting + changes
     folders = list(
         dict.fromkeys(f for f in (found.huggingface, folder, base_model) if f is not None and f.is_dir())
     )
@@ -118,10 +120,12 @@ def _plan(found: Checkpoint, config_path: Path) -> tuple[list[Step], ModelConfig
     if problems:
         remedy = "Give --base_model the model that the training started from."
         raise listing(f"{config_path} is not the model of {found.transformer_config}", problems, remedy)
-    if found.backend == "megatron":
-        return plan.from_mcore(torch_dist.read_index(found.weights), family, config), config, []
-    reader = fsdp if found.backend == "fsdp" else hf_model
-    return plan.from_hf_names(reader.read_index(found.weights), family, config), config, []
+    reader = {"megatron": torch_dist, "fsdp": fsdp, "hf": hf_model}[found.backend]
+    tensors = reader.read_index(found.weights)
+    config = families.fitted({name: tensor.shape for name, tensor in tensors.items()}, config)
+    family = families.family(config.architecture, config_path)
+    make = plan.from_mcore if found.backend == "megatron" else plan.from_hf_names
+    return make(tensors, family, config), config, []
 
 
 def _manifest(found: Checkpoint, outputs: Sequence[Output], notes: Sequence[str]) -> dict[str, object]:

@@ -55,8 +55,8 @@ _MODELS = {
                 "num_key_value_heads": 16, "num_experts": 60, "moe_intermediate_size": 1408,
                 "shared_expert_intermediate_size": 5632, "decoder_sparse_step": 1, "qkv_bias": True,
             },
-            moe.qwen2_sizes,
-            moe.qwen_sparse,
+            sizes=moe.qwen2_sizes,
+            sparse=moe.qwen_sparse,
         ),
     ),
     "Qwen3Moe": Family(
@@ -66,13 +66,16 @@ _MODELS = {
                 "num_key_value_heads": 4, "num_experts": 128, "moe_intermediate_size": 768,
                 "decoder_sparse_step": 1,
             },
+            {"num_local_experts": "num_experts"},
             moe.qwen3_sizes,
             moe.qwen_sparse,
         ),
     ),
     "Mixtral": Family(
         moe.MIXTRAL,
-        ConfigClass({"num_key_value_heads": 8, "num_local_experts": 8}, moe.mixtral_sizes, moe.every_layer),
+        ConfigClass(
+            {"num_key_value_heads": 8, "num_local_experts": 8}, sizes=moe.mixtral_sizes, sparse=moe.every_layer
+        ),
     ),
     "DeepseekV3": Family(
         mla.DEEPSEEK_V3,
@@ -82,8 +85,8 @@ _MODELS = {
                 "n_shared_experts": 1, "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512,
                 "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
             },
-            mla.sizes,
-            mla.sparse,
+            sizes=mla.sizes,
+            sparse=mla.sparse,
             own_code="deepseek",
         ),
         refused={"attention_bias": _NO_BIAS.format("latent attention")},

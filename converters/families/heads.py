@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from converters.errors import ConvertError
 from converters.families.rules import VOCAB, Rule
-from converters.hf_config import ModelConfig
+from converters.hf_config import Change, ModelConfig
 
 LANGUAGE, TOKENS, SEQUENCE = "ForCausalLM", "ForTokenClassification", "ForSequenceClassification"
 _OUT_WEIGHT, _OUT_BIAS = "output_layer.weight", "output_layer.bias"
@@ -24,6 +24,8 @@ HEADS: dict[str, tuple[Rule, ...]] = {
     TOKENS: (_SCORE, _SCORE_BIAS),
     SEQUENCE: (_SCORE,),
 }
+
+_WHY = "as the weights are"
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -57,7 +59,7 @@ def fitted(shapes: Shapes, config: ModelConfig, value_model: bool = False) -> Mo
         )
     if head == LANGUAGE and not config.says("tie_word_embeddings"):
         tied = not (_OUT_WEIGHT in shapes or "lm_head.weight" in shapes)
-        return replace(config, tied=tied, changes={**config.changes, "tie_word_embeddings": tied})
+        return replace(config, tied=tied, changes={**config.changes, "tie_word_embeddings": Change(tied, _WHY)})
     return config
 
 
@@ -82,13 +84,13 @@ def _score_rows(shapes: Shapes, config: ModelConfig) -> tuple[int | None, bool]:
 def _with_head(config: ModelConfig, architecture: str, rows: int) -> ModelConfig:
     changes = dict(config.changes)
     if architecture != config.architecture:
-        changes["architectures"] = [architecture]
+        changes["architectures"] = Change([architecture], _WHY)
     labels = config.labels
     # A language model's config.json says nothing of labels, or what its base class would write.
     if labels != rows and (architecture != config.architecture or not config.says("id2label", "num_labels")):
         names = [f"LABEL_{n}" for n in range(rows)]
-        changes["id2label"] = {str(n): name for n, name in enumerate(names)}
-        changes["label2id"] = {name: n for n, name in enumerate(names)}
-        changes["num_labels"] = None
+        changes["id2label"] = Change({str(n): name for n, name in enumerate(names)}, _WHY)
+        changes["label2id"] = Change({name: n for n, name in enumerate(names)}, _WHY)
+        changes["num_labels"] = Change(None, "id2label says it")
         labels = rows
     return replace(config, architecture=architecture, labels=labels, changes=changes)
