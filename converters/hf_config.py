@@ -7,9 +7,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from converters.errors import ConvertError
+
+
+class Change(NamedTuple):
+    """What the output's config.json must say otherwise; None leaves the key out."""
+
+    value: Any
+    why: str
 
 
 class Numbers:
@@ -55,6 +62,7 @@ class ConfigClass:
 
     Attributes:
         defaults: key -> what the class takes where config.json has no such key.
+        renamed: key that transformers 5 writes -> the one of transformers 4, which does not know the other.
         sizes: the family's own sizes, by the names that its table uses.
         sparse: which layers have experts.
         own_code: part of the name of upstream's module in `auto_map`. transformers has the class itself, so that
@@ -62,6 +70,7 @@ class ConfigClass:
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     sizes: Callable[[Numbers], dict[str, int]] = _nothing_more
     sparse: Callable[[Numbers, int], frozenset[int]] = _no_experts
     own_code: str = ""
@@ -79,7 +88,7 @@ class ModelConfig:
         sparse: layers with experts.
         own_sizes: of the family, by name.
         labels: outputs of a value or reward head.
-        changes: what the output's config.json must say otherwise (None: nothing), as the weights are.
+        changes: by key.
     """
 
     path: Path
@@ -97,7 +106,7 @@ class ModelConfig:
     sparse: frozenset[int] = frozenset()
     own_sizes: Mapping[str, int] = field(default_factory=dict)
     labels: int = 2
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
 
     @property
     def Q(self) -> int:
@@ -121,10 +130,10 @@ class ModelConfig:
     def adapted(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """`raw` (config.json as it is) with `changes`, and a line for each."""
         config, lines = dict(raw), []
-        for key, value in self.changes.items():
+        for key, (value, why) in self.changes.items():
             if config.get(key) == value:
                 continue
-            lines.append(f"{key}: {config.get(key)!r} -> {value!r}, as the weights are")
+            lines.append(f"{key}: {config.get(key)!r} -> {value!r}, {why}")
             if value is None:
                 del config[key]
             else:
@@ -158,8 +167,8 @@ def read(path: Path, kind: ConfigClass | None = None) -> ModelConfig:
     """
     kind = kind or ConfigClass()
     own = read_json(path)
-    raw = {**kind.defaults, **own}
-    changes = _without_code(own, kind, path)
+    changes = _without_code(own, kind, path) | _old_names(own, kind, path)
+    raw = {**kind.defaults, **own, **{key: change.value for key, change in changes.items()}}
     if raw.get("quantization_config"):
         raise ConvertError(
             f"{path}: quantization_config describes quantized weights, the checkpoint holds plain ones. "
@@ -195,7 +204,18 @@ def read(path: Path, kind: ConfigClass | None = None) -> ModelConfig:
     )
 
 
-def _without_code(raw: dict[str, Any], kind: ConfigClass, path: Path) -> dict[str, Any]:
+def _old_names(raw: dict[str, Any], kind: ConfigClass, path: Path) -> dict[str, Change]:
+    """Both names of a key that transformers 5 renamed: version 4 would take its default without a word."""
+    changes = {}
+    for new, old in kind.renamed.items():
+        if new in raw and raw.get(old, raw[new]) != raw[new]:
+            raise ConvertError(f"{path}: {new} is {raw[new]!r} and {old} {raw[old]!r}: they must be the same")
+        if new in raw and old not in raw:
+            changes[old] = Change(raw[new], f"as {new}, for readers of transformers 4")
+    return changes
+
+
+def _without_code(raw: dict[str, Any], kind: ConfigClass, path: Path) -> dict[str, Change]:
     """Leaves `auto_map` out where transformers has upstream's code as a class of its own."""
     code = raw.get("auto_map")
     if not code:
@@ -206,7 +226,7 @@ def _without_code(raw: dict[str, Any], kind: ConfigClass, path: Path) -> dict[st
         for module in code.values()
     ):
         raise ConvertError(f"{path}: auto_map names code to run ({code}); such models are not converted")
-    return {"auto_map": None}
+    return {"auto_map": Change(None, "transformers has this class itself")}
 
 
 def _labels(raw: dict[str, Any], path: Path) -> int:
