@@ -33,6 +33,7 @@ from converters.errors import ConvertError
 from converters.folder_difference import FileDifference, compare_files
 from converters.hf_config import read_json
 from converters.model_difference import EMBED, HEAD, Difference, ModelDifference, Tolerance, compare_models
+from converters.printing import escaped
 
 _SHOWN = 20
 
@@ -76,12 +77,7 @@ def as_text(a: Path, b: Path, weights: ModelDifference, files: FileDifference) -
         lines.append(f"same content: {', '.join(files.same)}")
     lines += [f"note: {note}" for note in (*weights.notes, *files.notes)]
     lines.append("the same" if weights.alike and files.alike else "different")
-    return _printable("\n".join(lines))
-
-
-def _printable(text: str) -> str:
-    """Names come out of files: no control characters for the terminal."""
-    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return escaped("\n".join(lines))
 
 
 def _section(head: str, found: Sequence[str]) -> list[str]:
@@ -178,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConvertError, OSError) as error:
         if args.json:
             print(json.dumps({"same": False, "error": str(error)}, indent=2))
-        print(f"converters.compare: error: {_printable(str(error))}", file=sys.stderr)
+        print(f"converters.compare: error: {escaped(str(error))}", file=sys.stderr)
         return 1
     if args.json:
         print(json.dumps(as_json(args.a, args.b, weights, files), indent=2, allow_nan=False))
