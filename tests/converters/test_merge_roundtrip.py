@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-from merge_helpers import assert_same_tensors, snapshot
+from merge_helpers import assert_same_tensors, edit_json, snapshot
 from merge_jobs import JOBS
 
 from converters.merge import main, merge
@@ -19,28 +20,51 @@ def test_round_trip_is_exact(
     name: str, written: dict[str, Path], hf_models: dict[str, Path], tmp_path: Path
 ) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    import transformers
+    from transformers import AutoTokenizer
 
     source, actor, out = hf_models[name.rsplit("-", 1)[0]], written[name], tmp_path / "out"
+    job = JOBS[name][1]
     before = snapshot(actor)
     # use_dist_checkpointing of 0.9.1 leaves model/huggingface empty; FSDP brings all of its own.
-    base = None if "fsdp" in name else source
+    base = None if "fsdp" in name else _base_model(source, job, tmp_path / "base")
     result = merge(actor, out, base_model=base)
     assert snapshot(actor) == before
 
-    trained = torch.float32 if JOBS[name][1].get("dtype", "float32") == "float32" and "fsdp" in name else None
+    trained = torch.float32 if job.get("dtype", "float32") == "float32" and "fsdp" in name else None
     assert_same_tensors(source, out, trained)
     assert result.total_bytes == sum(p.nbytes for p in _tensors(out))
-    model, info = AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    architecture = json.loads((source / "config.json").read_text())["architectures"][0]
+    head = next(head for head in AUTO if architecture.endswith(head))
+    auto = getattr(transformers, AUTO[head])
+    model, info = auto.from_pretrained(out, output_loading_info=True)
+    assert type(model).__name__ == architecture
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     assert model.dtype == (trained or torch.bfloat16)
     ids = torch.randint(0, 300, (2, 17), generator=torch.Generator().manual_seed(3))
-    reference = AutoModelForCausalLM.from_pretrained(source, dtype=model.dtype)
+    reference = auto.from_pretrained(source, dtype=model.dtype)
     with torch.no_grad():
         assert torch.equal(model(ids).logits, reference(ids).logits)
     assert AutoTokenizer.from_pretrained(out).chat_template == AutoTokenizer.from_pretrained(source).chat_template
-    assert json.loads((out / "generation_config.json").read_text())["eos_token_id"] == [2, 0]
+    if head == "ForCausalLM":
+        assert json.loads((out / "generation_config.json").read_text())["eos_token_id"] == [2, 0]
+
+
+AUTO = {
+    "ForCausalLM": "AutoModelForCausalLM",
+    "ForTokenClassification": "AutoModelForTokenClassification",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+}
+
+
+def _base_model(source: Path, job: dict, folder: Path) -> Path:
+    """The model that training started from: for a critic a language model, whose config.json knows no labels."""
+    if job.get("value") != "critic":
+        return source
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    edit_json(folder / "config.json", architectures=[job["like"]], id2label=None, label2id=None)
+    return folder
 
 
 def _tensors(folder: Path) -> list:

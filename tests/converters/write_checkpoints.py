@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 
 def megatron(hf: str, out: str, tp: int = 1, pp: int = 1, v1: bool = False, vocab_multiple: int = 0) -> None:
@@ -34,15 +36,102 @@ def megatron(hf: str, out: str, tp: int = 1, pp: int = 1, v1: bool = False, voca
     optimizer = distributed_adam(model) if v1 else None
     manager = megatron_manager(hf, config, bridge, model, ["model", "extra"], optimizer)
     if v1:
-        # Layout of verl 0.6.1: model, optimizer and RNG in one dist_ckpt, config and tokenizer in huggingface.
-        metadata = {"distrib_optim_sharding_type": "dp_reshardable"}  # verl's default
-        state = manager._build_model_sharded_state_dict(metadata)
-        state |= manager._build_optimizer_state_dict(dict(state), metadata)
-        state |= manager._build_extra_state_dict()
-        Path(out, "dist_ckpt").mkdir(parents=True, exist_ok=True)
-        manager._save_dist_checkpoint(str(Path(out, "dist_ckpt")), state)
-        config.save_pretrained(Path(out, "huggingface"))
-        manager.processing_class.save_pretrained(Path(out, "huggingface"))
+        save_v1(manager, out)
+    else:
+        manager.save_checkpoint(out, global_step=1)
+    torch.distributed.barrier()
+    mpu.destroy_model_parallel()
+
+
+def save_v1(manager: Any, out: str) -> None:
+    """Layout of verl 0.6.1: model, optimizer and RNG in one dist_ckpt, config and tokenizer in huggingface."""
+    metadata = {"distrib_optim_sharding_type": "dp_reshardable"}  # verl's default
+    state = manager._build_model_sharded_state_dict(metadata)
+    state |= manager._build_optimizer_state_dict(dict(state), metadata)
+    state |= manager._build_extra_state_dict()
+    Path(out, "dist_ckpt").mkdir(parents=True, exist_ok=True)
+    manager._save_dist_checkpoint(str(Path(out, "dist_ckpt")), state)
+    manager.hf_config.save_pretrained(Path(out, "huggingface"))
+    manager.processing_class.save_pretrained(Path(out, "huggingface"))
+
+
+def mcore(
+    hf: str,
+    out: str,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    etp: int | None = None,
+    like: str = "",
+    value: str = "",
+    v1: bool = False,
+    singleton: bool = False,
+    overrides: dict[str, Any] | None = None,
+) -> None:
+    """verl 0.9.1's own GPTModel, filled by `fill_mcore`, and its MegatronCheckpointManager.
+
+    `like` builds the model as that architecture; `value` (critic, reward) gives it one output; `singleton` names
+    every expert (megatron-core's `singleton_local_shards`).
+    """
+    import torch
+    from fill_mcore import fill
+    from mbridge.core.util import get_model
+    from megatron.core import mpu
+    from megatron.core.models.backends import LocalSpecProvider
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+    from megatron.core.transformer import multi_latent_attention
+    from megatron.core.transformer.identity_op import IdentityOp
+    from transformers import AutoConfig
+    from verl.models.mcore import hf_to_mcore_config
+    from verl.models.mcore.model_initializer import DenseModel
+    from verl.utils.megatron_utils import unwrap_model
+
+    mpu.initialize_model_parallel(
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=pp,
+        expert_model_parallel_size=ep,
+        expert_tensor_parallel_size=etp,
+    )
+    model_parallel_cuda_manual_seed(0)
+    config = AutoConfig.from_pretrained(hf)
+    config.rope_theta, config.rope_scaling = config.rope_parameters["rope_theta"], None
+    if like:
+        config.architectures = [like]
+    # What is fused needs CUDA or Transformer Engine. No weight depends on it.
+    settings = {
+        "moe_token_dispatcher_type": "allgather",
+        "variable_seq_lengths": False,
+        "moe_shared_expert_overlap": False,
+        "apply_rope_fusion": False,
+        "attention_backend": "auto",
+        **(overrides or {}),
+    }
+    transformer = hf_to_mcore_config(config, torch.bfloat16, **settings)
+
+    def provider(pre_process: bool, post_process: bool, vp_stage: int | None = None) -> Any:
+        tied = config.tie_word_embeddings
+        # A plain GPTModel; verl's Qwen2MoEModel does not know the gate of megatron-core 0.16.
+        made = DenseModel(transformer, config).initialize(pre_process, post_process, tied, vp_stage=vp_stage)
+        if value and post_process:
+            made.output_layer = torch.nn.Linear(config.hidden_size, 1, bias=False)  # LinearForLastLayer is one
+        return made
+
+    ddp = {"wrap_with_ddp": True, "ddp_config": {"use_distributed_optimizer": True}} if v1 else {}
+    # Attention has no weight, and Megatron's local one cannot be built for latent attention.
+    local = patch.object(LocalSpecProvider, "core_attention", lambda self: IdentityOp)
+    with local, patch.object(multi_latent_attention, "HAVE_TE", False):
+        model = get_model(provider, bf16=True, fp16=False, **ddp)
+    for chunk in unwrap_model(model):
+        fill(chunk, Path(hf), config)
+    optimizer = distributed_adam(model) if v1 else None
+    manager = megatron_manager(
+        hf, config, SimpleNamespace(config=transformer), model, ["model", "extra"], optimizer
+    )
+    if singleton:
+        build = manager._build_sharded_state_dict_metadata
+        manager._build_sharded_state_dict_metadata = lambda: {**build(), "singleton_local_shards": True}
+    if v1:
+        save_v1(manager, out)
     else:
         manager.save_checkpoint(out, global_step=1)
     torch.distributed.barrier()
@@ -91,15 +180,22 @@ def distributed_adam(model: Any) -> Any:
     return get_megatron_optimizer(settings, model)
 
 
-def fsdp(hf: str, out: str, dtype: str = "float32") -> None:
-    """verl 0.9.1's FSDPCheckpointManager on an FSDP2 model over all ranks."""
+def fsdp(hf: str, out: str, dtype: str = "float32", critic_of: str = "") -> None:
+    """verl 0.9.1's FSDPCheckpointManager on an FSDP2 model over all ranks.
+
+    `critic_of`: the architecture that config.json had when verl made a critic of it.
+    """
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
     from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 
-    model = AutoModelForCausalLM.from_pretrained(hf, dtype=getattr(torch, dtype))
+    config, model_class = AutoConfig.from_pretrained(hf), AutoModelForCausalLM
+    if critic_of:  # workers/engine/fsdp/transformer_impl.py
+        config.architectures, model_class = [critic_of], AutoModelForTokenClassification
+        config.num_labels, config.classifier_dropout, config.hidden_dropout = 1, 0.0, "0"
+    model = model_class.from_pretrained(hf, dtype=getattr(torch, dtype), config=config)
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),), mesh_dim_names=("fsdp",))
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh)
@@ -118,7 +214,7 @@ def main() -> None:
 
     torch.distributed.init_process_group("gloo")
     for job in json.loads(Path(sys.argv[1]).read_text()):
-        {"megatron": megatron, "fsdp": fsdp}[job.pop("kind")](**job)
+        {"megatron": megatron, "mcore": mcore, "fsdp": fsdp}[job.pop("kind")](**job)
     torch.distributed.destroy_process_group()
 
 
