@@ -17,6 +17,7 @@ from launch.slurm_queue import QueueState
 from launch.supervisor.causes import CAUSES
 from launch.supervisor.log_tail import printable
 from launch.supervisor.manifest import earlier_attempts, read_manifest, read_object
+from launch.supervisor.merging import TRAINED
 from launch.supervisor.training_log import (
     SCORE,
     STEP_SECONDS,
@@ -50,6 +51,8 @@ class RunRecord:
         state: pending, starting, running, silent, requeued, completed, failed, cancelled, timeout, or ended (no
             verdict).
         why: what the state is concluded from, where that is not plain.
+        training: how it ended, with state, step and checkpoint; None: it has not, or a verdict does not tell.
+        merge: how that of its checkpoint ended, with state, path, cause, evidence and command; None: likewise.
         rewards: mean score of each step, over all attempts.
         lost_steps: steps that an attempt did after its last checkpoint, and another did again.
         fits: whether the remaining steps end before the allocation does; None when it cannot be told.
@@ -87,6 +90,8 @@ class RunRecord:
     reward_first: float | None = None
     reward_last: float | None = None
     last_checkpoint: str | None = None
+    training: dict[str, Any] | None = None
+    merge: dict[str, Any] | None = None
     hf_model: str | None = None
     heartbeat_age: float | None = None
     queue: dict[str, Any] | None = None
@@ -118,6 +123,7 @@ def read_run(run_dir: Path, ask: Callable[[str], QueueState | None] = lambda _: 
     if record.attempts and not verdict:  # the manifest may still be of the attempt before
         record.attempt = max(record.attempt, record.attempts[-1]["attempt"] + 1)
     _add_verdict(record, verdict or _noted(run_dir, record))
+    _add_phases(record, verdict, run_dir)
     _add_nodes(record, manifest)
     _add_state(record, verdict, ask)
     _add_training(record, run_dir, manifest)
@@ -136,6 +142,20 @@ def _add_verdict(record: RunRecord, told: dict[str, Any]) -> None:
     record.meaning = row.meaning if row else None
     record.last_checkpoint = _text(told.get("last_checkpoint"))
     record.state = _text(told.get("state")) or ("failed" if record.cause else "running")
+
+
+def _add_phases(record: RunRecord, verdict: dict[str, Any], run_dir: Path) -> None:
+    """Training and merge, each with its own end. Where no head lived to tell, the note of the training tells."""
+    told = {name: verdict.get(name) for name in ("training", "merge")}
+    if not isinstance(told["training"], dict):
+        noted = _object(run_dir / TRAINED, record)
+        if noted.get("state") == "completed":
+            told["training"] = {name: noted.get(name) for name in ("state", "step", "checkpoint")}
+            if verdict and noted.get("merge_command"):
+                cause, command = verdict.get("cause"), noted["merge_command"]
+                told["merge"] = {"state": "interrupted", "cause": cause, "command": command}
+    for name, phase in told.items():
+        setattr(record, name, _clean(phase) if isinstance(phase, dict) else None)
 
 
 def _add_nodes(record: RunRecord, manifest: dict[str, Any]) -> None:

@@ -123,6 +123,7 @@ def _rows(run: RunRecord) -> Iterator[tuple[str, str]]:
         yield "reward", f"{run.reward_first:.4f} -> {run.reward_last:.4f}"
         yield "", sparkline(run.rewards)
     yield "checkpoint", run.last_checkpoint or "none"
+    yield from _phases(run)
     if run.hf_model or run.over:
         yield "HF model", run.hf_model or "none"
     for number, one in enumerate(run.attempts):
@@ -158,6 +159,19 @@ def _failure(run: RunRecord) -> Iterator[tuple[str, str]]:
     if run.requeue_why:
         yield "restart", run.requeue_why
     yield "exit code", str(run.exit_code)
+
+
+def _phases(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """Training and merge where one of them ended otherwise than the job."""
+    training, merge = run.training or {}, run.merge or {}
+    if training.get("state") == "completed" and run.state != "completed":
+        step = f" at step {training['step']}" if training.get("step") else ""
+        yield "training", f"completed{step}" + ("" if run.over or merge else "; its merge may be running")
+    if merge.get("state") in ("failed", "interrupted", "not run"):
+        cause = f": {merge['cause']}" if merge.get("cause") else ""
+        yield "merge", f"{merge['state']}{cause}"
+        if merge.get("command"):
+            yield "by hand", str(merge["command"])
 
 
 def _steps(run: RunRecord) -> str:

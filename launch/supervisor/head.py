@@ -17,6 +17,7 @@ from launch.supervisor.environment import (
 )
 from launch.supervisor.limits import oom_kills
 from launch.supervisor.manifest import hash_command, write_manifest
+from launch.supervisor.merging import forget_trained, note_trained, only_to_merge
 from launch.supervisor.node_folder import remove_secrets
 from launch.supervisor.outcome import conclude
 from launch.supervisor.parts import Parts, failure_of, say
@@ -85,6 +86,7 @@ class Head:
             _write_secret(file, secrets.token_hex(32))
         for old in settings.reward_log.glob("failure-*.json"):
             old.unlink()  # of an earlier run in the same run directory
+        forget_trained(settings)
         self._token = secrets.token_hex(32)
         self._hub = Hub(settings.address, ports.control, self._token)
         self._parts = Parts(settings)
@@ -114,6 +116,26 @@ class Head:
         self._publish()
         nodes = f"{settings.nodes} node{'s' if settings.nodes > 1 else ''}"
         say(settings, f"head at {settings.address} ({settings.interface}), {nodes}")
+        done = only_to_merge(settings)
+        if done is not None:
+            say(
+                settings,
+                f"attempt {done.attempt} completed the training at step {done.step}: only the merge is left",
+            )
+            self._watch.wait_for(Wait("nodes", self._all_said_hello, settings.join_s))
+        else:
+            self._train()
+            note_trained(settings)
+        if settings.merge:
+            # Nothing but this node is needed any more, and nothing else may fail the job.
+            self.close(0)
+            say(settings, f"merge starts; its log: {settings.log('merge')}")
+            self._run_to_end("merge", settings.merge)
+            self.hf_model = settings.run_dir / "hf_model"
+            say(settings, f"merged model: {self.hf_model}")
+
+    def _train(self) -> None:
+        settings = self._settings
         if settings.check:
             self._run_to_end("check", settings.check)
         if settings.resume and any(settings.checkpoint_dir.glob("global_step_*")):
@@ -121,12 +143,6 @@ class Head:
         self._bring_up()
         say(settings, f"trainer starts, its first step takes a minute or more; its log: {settings.log('trainer')}")
         train(settings, self._watch, self._start_trainer)
-        if settings.merge:
-            # Nothing but this node is needed any more, and nothing else may fail the job.
-            self.close(0)
-            self._run_to_end("merge", settings.merge)
-            self.hf_model = settings.run_dir / "hf_model"
-            say(settings, f"merged model: {self.hf_model}")
 
     def _bring_up(self) -> None:
         """Ray, rewards and nodes, side by side."""
@@ -164,11 +180,13 @@ class Head:
         """Whether every node is there, with the GPUs that it should have; raises JobFailed where it has others."""
         if self._joined:
             return True
-        joined = len(self._hub.nodes) == self._settings.nodes - 1
-        self._joined = joined and self._watch.ray_nodes.alive == self._settings.ray_nodes
+        self._joined = self._all_said_hello() and self._watch.ray_nodes.alive == self._settings.ray_nodes
         if self._joined:
             self._see_gpus()
         return self._joined
+
+    def _all_said_hello(self) -> bool:
+        return len(self._hub.nodes) == self._settings.nodes - 1
 
     def _see_gpus(self) -> None:
         settings, ray = self._settings, self._watch.ray_nodes

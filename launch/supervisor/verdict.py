@@ -198,6 +198,7 @@ def write_verdict(
     started: float,
     failure: Optional[Failure],
     training: Mapping[str, Union[int, str, None]],
+    phases: Optional[Mapping[str, Optional[Dict[str, Any]]]] = None,
     attempt: int = 0,
     restart: Optional[Restart] = None,
 ) -> None:
@@ -208,6 +209,7 @@ def write_verdict(
         started: Unix seconds.
         failure: the first failure, or None.
         training: steps_done, last_checkpoint, hf_model: what there is to show, also after a failure.
+        phases: training and merge, each with its own state, so that neither hides the other (merging.py).
         attempt: 0, or how often Slurm has requeued the job.
         restart: what was decided about another attempt, or None where nothing was to decide.
     """
@@ -229,6 +231,9 @@ def write_verdict(
         "last_checkpoint": None,
         "hf_model": None,
         **training,
+        "training": None,
+        "merge": None,
+        **(phases or {}),
         "requeue": bool(restart and restart.requeue),
         "requeue_why": (restart.why or None) if restart else None,
     }

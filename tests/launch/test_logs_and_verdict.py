@@ -170,6 +170,7 @@ def test_a_verdict_is_complete_json(tmp_path: Path):
         failure=failure,
         attempt=2,
         training=training,
+        phases={"training": {"state": "interrupted", "step": 3, "checkpoint": "/c/global_step_3"}, "merge": None},
         restart=Again(),
     )
     told = json.loads((tmp_path / "verdict.json").read_text())
@@ -188,6 +189,8 @@ def test_a_verdict_is_complete_json(tmp_path: Path):
         "steps_done": 3,
         "last_checkpoint": "/c/global_step_3",
         "hf_model": None,
+        "training": {"state": "interrupted", "step": 3, "checkpoint": "/c/global_step_3"},
+        "merge": None,
         "requeue": True,
         "requeue_why": "restart 1 of 3: 5 new steps",
     }
@@ -200,6 +203,7 @@ def test_a_verdict_of_a_job_that_went_well_has_the_same_keys(tmp_path: Path):
     told = json.loads((tmp_path / "verdict.json").read_text())
     assert (told["state"], told["exit_code"], told["kind"], told["requeue"]) == ("completed", 0, None, False)
     assert {"evidence", "what_to_do", "attempt", "steps_done", "last_checkpoint", "requeue_why"} <= set(told)
+    assert {"training", "merge"} <= set(told)
 
 
 def test_a_failure_crosses_the_wire():
