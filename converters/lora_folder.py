@@ -1,8 +1,8 @@
 """PEFT folders: adapter_config.json and adapter_model.safetensors, as PeftModel.from_pretrained loads them.
 
-Names in the file are those of the model without the adapter's own name: `...lora_A.weight`. Sources: peft 0.21
-`utils/save_and_load.py` (get_peft_model_state_dict), verl 0.9.1
-`utils/checkpoint/megatron_checkpoint_manager.py` (_save_model_as_hf_via_bridge).
+Names in the file are those of the model without the adapter's own name: `...lora_A.weight`. verl 0.6.1 writes one
+beside the shards of an FSDP actor, verl 0.9.1 with Megatron-Bridge as `model/huggingface/adapter`. Source:
+peft 0.21 `utils/save_and_load.py` (get_peft_model_state_dict).
 """
 
 from __future__ import annotations
@@ -14,17 +14,11 @@ from pathlib import Path
 
 from converters import hf_model, lora, lora_config
 from converters.errors import ConvertError
-from converters.hf_config import read_json
 from converters.hf_writer import write_json
 from converters.lora import Adapter
 from converters.tensors import GlobalTensor, as_bytes
 
 WEIGHTS = "adapter_model.safetensors"
-
-
-def holds_adapter(folder: Path) -> bool:
-    """Whether `folder` claims to be an adapter (whole or not)."""
-    return (folder / lora_config.CONFIG).is_file()
 
 
 def read_adapter(folder: Path, alpha: float | None = None) -> Adapter:
@@ -52,29 +46,6 @@ def read_adapter(folder: Path, alpha: float | None = None) -> Adapter:
             "were trained whole, and are lost. Copy the folder again."
         )
     return lora.assemble(matrices, {**rest, **replaced}, config, path)
-
-
-def megatron_adapter(root: Path) -> Path | None:
-    """Folder of the PEFT export in a Megatron checkpoint with LoRA; None if it was trained without.
-
-    verl 0.9.1 writes it to `model/huggingface/adapter` (`hf_model` in checkpoint.save_contents, Megatron-Bridge).
-    The base's weights are not in such a checkpoint, and the adapter shards in `dist_ckpt` are Megatron-Bridge's.
-
-    Raises:
-        ConvertError: there is an adapter, and no export of it.
-    """
-    for folder in (root / "model" / "huggingface" / "adapter", root / "huggingface" / "adapter"):
-        if holds_adapter(folder):
-            return folder
-    manifest, earlier = root / "ckpt_contents.json", root / "adapter_checkpoint"
-    says = manifest.is_file() and (read_json(manifest).get("backend") or {}).get("peft")
-    if says or earlier.is_dir():
-        raise ConvertError(
-            f"{manifest if says else earlier}: the checkpoint holds a LoRA adapter as Megatron shards only, which "
-            "are not merged. Load it with verl and save with hf_model in checkpoint.save_contents: "
-            "model/huggingface/adapter is the adapter then."
-        )
-    return None
 
 
 def write_adapter(adapter: Adapter, folder: Path, base_names: Iterable[str]) -> None:

@@ -283,18 +283,12 @@ def test_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
         merged(base, adapter)
 
 
-def test_adapter_of_a_megatron_checkpoint(tmp_path: Path) -> None:
-    assert lora_folder.megatron_adapter(tmp_path) is None
-    (tmp_path / "ckpt_contents.json").write_text('{"backend": {"peft": true}}')
-    with pytest.raises(ConvertError, match=r"ckpt_contents\.json.*hf_model in checkpoint\.save_contents"):
-        lora_folder.megatron_adapter(tmp_path)
-    folder = tmp_path / "model" / "huggingface" / "adapter"
-    trained(target_modules=LINEAR).save_pretrained(folder)
-    assert lora_folder.megatron_adapter(tmp_path) == folder
-    assert len(lora_folder.read_adapter(folder).pairs) == 14
-    (folder / "adapter_model.safetensors").unlink()
+def test_folder_without_matrices_is_named(tmp_path: Path) -> None:
+    trained(target_modules=LINEAR).save_pretrained(tmp_path)
+    assert len(lora_folder.read_adapter(tmp_path).pairs) == 14
+    (tmp_path / "adapter_model.safetensors").unlink()
     with pytest.raises(ConvertError, match=r"adapter_model\.safetensors: missing"):
-        lora_folder.read_adapter(folder)
+        lora_folder.read_adapter(tmp_path)
 
 
 def test_pattern_of_names_is_that_of_peft() -> None:
