@@ -19,12 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from converters import config_drift, families, fsdp, hf_config, hf_files, hf_model, plan, stream, torch_dist
+from converters import (
+    config_drift,
+    families,
+    fsdp,
+    hf_config,
+    hf_files,
+    hf_model,
+    journal,
+    plan,
+    run_plan,
+    torch_dist,
+)
 from converters.errors import ConvertError, listing
 from converters.hf_config import ModelConfig
 from converters.hf_writer import MANIFEST, SafetensorsWriter, parse_size, target, write_json
 from converters.locate import BACKENDS, Checkpoint, locate
 from converters.plan import Output, Step
+from converters.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,9 @@ def merge(
     tie_word_embedding: bool = False,
     max_shard_bytes: int = 5 * 10**9,
     force: bool = False,
+    resume: bool = False,
+    workers: int | None = None,
+    quiet: bool = True,
 ) -> Result:
     """Convert the checkpoint in `local_dir`; `target_dir` appears when all of it is on disk.
 
@@ -56,6 +71,9 @@ def merge(
         base_model: folder with config.json and tokenizer for a checkpoint that has none.
         tie_word_embedding: asserts that the model is tied; the truth comes from config.json and weights.
         force: replace the result of an earlier merge.
+        resume: go on from what a stopped merge left.
+        workers: threads; None: by the processors.
+        quiet: no progress on standard error.
 
     Raises:
         ConvertError: with what is wrong and what to do; no target is left.
@@ -88,11 +106,12 @@ def merge(
     if not hf_files.has_tokenizer(files):
         notes.append("no tokenizer in the checkpoint or in --base_model: the output has none")
     need = sum(output.nbytes for output in outputs)
-    with target(target_dir, need, force, forbidden=[found.root, local_dir]) as directory:
-        writer = SafetensorsWriter(directory, outputs, max_shard_bytes)
-        for step_ in steps:
-            for block in stream.blocks(step_):
-                writer.write(block.output.name, block.first_row, block.words)
+    name = journal.digest(steps, [found.weights], max_shard_bytes=max_shard_bytes)
+    with target(target_dir, need, name, force=force, resume=resume, forbidden=[found.root, local_dir]) as partial:
+        directory = partial.folder
+        writer = SafetensorsWriter(directory, outputs, max_shard_bytes, partial.journal)
+        with Progress(need, shown=not quiet) as progress:
+            run_plan.copy(steps, writer, workers or run_plan.default_workers(), progress)
         writer.finish()
         hf_files.copy(files, directory)
         write_json(directory / MANIFEST, _manifest(found, outputs, notes))
@@ -167,6 +186,9 @@ def _parser() -> argparse.ArgumentParser:
         "--max-shard-size", type=_size, default=parse_size("5GB"), help="5GB, 500MiB, ... (default 5GB)"
     )
     parser.add_argument("--force", action="store_true", help="replace the result of an earlier merge")
+    parser.add_argument("--resume", action="store_true", help="go on from what a stopped merge left")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads (default: by the processors, at most 4)")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
     verl = parser.add_argument_group("arguments of verl.model_merger")
     verl.add_argument(
         "--tie-word-embedding", action="store_true", help="checked, not needed: config and weights say it"
@@ -221,6 +243,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             tie_word_embedding=args.tie_word_embedding,
             max_shard_bytes=args.max_shard_size,
             force=args.force,
+            resume=args.resume,
+            workers=args.workers,
+            quiet=args.quiet,
         )
     except (ConvertError, OSError) as error:
         print(f"converters.merge: error: {error}", file=sys.stderr)
@@ -242,5 +267,5 @@ def _end(signum: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end)  # the folder that is being written is removed on the way out
+    signal.signal(signal.SIGTERM, _end)  # what is written is kept for --resume on the way out
     raise SystemExit(main())

@@ -10,6 +10,7 @@ from threading import Lock
 
 import numpy as np
 
+from converters.checksum import combine
 from converters.stored import BLOCK_BYTES, Storage, StoredTensor, crc_of, opened, read
 from converters.tensors import DTYPE_BYTES, Stored, Words, as_bytes, words
 
@@ -85,15 +86,15 @@ class Piece:
         return tuple(slice(o, o + s) for o, s in pairs)
 
     def read_beside(self, row: int, out: Words, side: Words) -> None:
-        """Rows from `row` into the columns of `out` [rows, ...] that are this piece's, by way of `side`."""
+        """Rows from `row` to the columns of `out` [rows, ...] that are this piece's, by way of `side`."""
         shape = (len(out), *self.sizes[1:])
         mine = side[: prod(shape) * out.itemsize].view(out.dtype).reshape(shape)
         self.read(row, mine)
         place = (slice(None), *self.box)
         out[place] = mine
 
-    def read(self, row: int, out: Words) -> None:
-        """Fill `out` [rows, *sizes[1:]] with the rows from `row`."""
+    def read(self, row: int, out: Words) -> int | None:
+        """Fill `out` [rows, *sizes[1:]] with the rows from `row`; their CRC-32 where it is known by the way."""
         row -= self.offsets[0]
         stored = self.stored
         if not isinstance(stored, StoredTensor):
@@ -101,7 +102,7 @@ class Piece:
                 self._whole = np.empty(stored.shape, words(stored.dtype))
                 stored.read_into(self._whole)
             out[...] = self._whole[self.leading].reshape(self.sizes)[row : row + len(out)]
-            return
+            return None
         storage, size = stored.storage, DTYPE_BYTES[stored.dtype]
         if self._file is None:
             in_order = stored.in_row_order
@@ -113,15 +114,18 @@ class Piece:
         if not stored.in_row_order:
             strides = stored.stride[axes:]
             _read_strided(self._file, out, storage, begin + row * strides[0], strides)
-            return
+            return None
         begin = (begin + row * prod(self.sizes[1:])) * size
         view = as_bytes(out)
         if self._claimed:
             self._skip(begin)
         read(self._file, view, storage.start + begin, storage.path)
-        if self._claimed:
-            self._crc = zlib.crc32(view, self._crc)
-            self._at += len(view)
+        if not self._claimed:
+            return None
+        crc = zlib.crc32(view)
+        self._crc = combine(self._crc, crc, len(view))
+        self._at += len(view)
+        return crc
 
     def finish(self) -> None:
         """All wanted rows are read: take the rest into the checksum, which must be the saved one."""

@@ -36,12 +36,14 @@ class Reader:
 
     def rows(
         self, tensor: GlobalTensor, index: tuple[int, ...] = (), spans: Sequence[Span] | None = None
-    ) -> Iterator[tuple[int, Words]]:
-        """(first row, [rows, ...] in the tensor's type), by rising row; valid until the next is asked for.
+    ) -> Iterator[tuple[int, Words, int | None]]:
+        """First row, [rows, ...] in the tensor's type and, if known, their CRC-32; by rising row.
+
+        The rows are valid until the next ones are asked for, and lie in one span.
 
         Args:
             index: place on the leading axes.
-            spans: rows that are wanted, rising and apart from each other; default: all.
+            spans: rows that are wanted, rising; default: all.
 
         Raises:
             ConvertError: a chunk is damaged, is not what the metadata says, or chunks overlap or leave a hole.
@@ -49,7 +51,7 @@ class Reader:
         shape = tensor.shape[len(index) :] or (1,)
         wanted = [(0, shape[0])] if spans is None else [(a, b) for a, b in spans if b > a]
         if 0 in shape:
-            yield from ((a, np.empty((b - a, *shape[1:]), words(tensor.dtype))) for a, b in wanted)
+            yield from ((a, np.empty((b - a, *shape[1:]), words(tensor.dtype)), 0) for a, b in wanted)
             return
         pieces = self._pieces(tensor, index, wanted)
         row_bytes = prod(shape[1:]) * DTYPE_BYTES[tensor.dtype]
@@ -60,15 +62,16 @@ class Reader:
                 for row in range(first, last, most):
                     count = min(most, last - row)
                     out = block[: count * row_bytes].view(words(tensor.dtype)).reshape(count, *shape[1:])
+                    crc = None
                     if len(band) == 1:
-                        band[0].read(row, out)
+                        crc = band[0].read(row, out)
                     else:
                         largest = max(prod(piece.sizes[1:]) for piece in band) * DTYPE_BYTES[tensor.dtype] * count
                         if side.size < largest:
                             side = np.empty(largest, np.uint8)
                         for piece in band:
                             piece.read_beside(row, out, side)
-                    yield row, out
+                    yield row, out, crc
                 for piece in band:
                     if piece.last <= last:
                         piece.finish()
@@ -86,7 +89,7 @@ class Reader:
             ConvertError: as `rows`.
         """
         out: Words = np.empty(tensor.shape or (1,), words(tensor.dtype))
-        for first, part in self.rows(tensor):
+        for first, part, _ in self.rows(tensor):
             out[first : first + len(part)] = part
         return out.reshape(tensor.shape)
 
@@ -96,16 +99,16 @@ class Reader:
             return False
         # Chunks of the two may differ: what both have of a block is compared.
         left, right = self.rows(one), self.rows(other)
-        at, mine = next(left, (0, None))
-        there, theirs = next(right, (0, None))
+        at, mine, _ = next(left, (0, None, None))
+        there, theirs, _ = next(right, (0, None, None))
         while mine is not None and theirs is not None:
             low, high = max(at, there), min(at + len(mine), there + len(theirs))
             if not np.array_equal(mine[low - at : high - at], theirs[low - there : high - there]):
                 return False
             if at + len(mine) == high:
-                at, mine = next(left, (0, None))
+                at, mine, _ = next(left, (0, None, None))
             if there + len(theirs) == high:
-                there, theirs = next(right, (0, None))
+                there, theirs, _ = next(right, (0, None, None))
         return True
 
     def _take(self, nbytes: int) -> Words:

@@ -7,23 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from converters.errors import ConvertError
 from converters.plan import LowRank, Output, Step
 from converters.rounding import convert, float32
-from converters.row_reader import Reader, Span
+from converters.row_reader import Reader
 from converters.tensors import Words, words
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of one output. `words` [rows, ...] is the output's type and valid until the next block is asked for."""
+    """Rows of one output.
+
+    Attributes:
+        words: [rows, ...] in the output's type; valid until the next block is asked for.
+        crc: CRC-32 of their bytes where reading them told it.
+    """
 
     output: Output
     first_row: int
     words: Words
+    crc: int | None = None
 
 
 def blocks(step: Step, reader: Reader | None = None) -> Iterator[Block]:
@@ -37,42 +44,24 @@ def blocks(step: Step, reader: Reader | None = None) -> Iterator[Block]:
     """
     reader = reader or Reader()
     added = [_Added(step, one, reader) for one in step.added]
-    first_run = 0
-    for first, rows in reader.rows(step.source, step.index, _spans(step)):
-        last = first + len(rows)
-        while first_run < len(step.runs) and _end(step, first_run) <= first:
-            first_run += 1
-        for number in range(first_run, len(step.runs)):
-            run = step.runs[number]
-            if run.source_row >= last:
-                break
-            low, high = max(first, run.source_row), min(last, run.source_row + run.rows)
-            if low >= high:
-                continue
-            part, dtype, output = rows[low - first : high - first], step.source.dtype, step.outputs[run.output]
-            if added:
-                numbers = float32(part, dtype, output.name).copy()
-                for one in added:
-                    one.add_to(numbers, low)
-                part, dtype = numbers.view(words("F32")), "F32"
-            part = convert(part, dtype, output.dtype, output.name)
-            yield Block(output, run.output_row + low - run.source_row, part)
-
-
-def _end(step: Step, run: int) -> int:
-    return step.runs[run].source_row + step.runs[run].rows
-
-
-def _spans(step: Step) -> list[Span]:
-    """Rows of the source that a run takes."""
-    spans: list[Span] = []
-    for run in step.runs:
-        end = run.source_row + run.rows
-        if spans and run.source_row <= spans[-1][1]:
-            spans[-1] = spans[-1][0], max(end, spans[-1][1])
-        else:
-            spans.append((run.source_row, end))
-    return spans
+    runs = [run for run in step.runs if run.rows]
+    if any(run.source_row < before.source_row + before.rows for before, run in pairwise(runs)):
+        raise ValueError(f"{step.source.name}: runs that take a row twice, or do not rise")
+    number = 0
+    spans = [(run.source_row, run.source_row + run.rows) for run in runs]
+    for first, rows, crc in reader.rows(step.source, step.index, spans):
+        while first >= spans[number][1]:
+            number += 1
+        run, part, dtype = runs[number], rows, step.source.dtype
+        output = step.outputs[run.output]
+        if added:
+            numbers = float32(part, dtype, output.name).copy()
+            for one in added:
+                one.add_to(numbers, first)
+            part, dtype, crc = numbers.view(words("F32")), "F32", None
+        if dtype != output.dtype:
+            part, crc = convert(part, dtype, output.dtype, output.name), None
+        yield Block(output, run.output_row + first - run.source_row, part, crc)
 
 
 class _Added:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from converters import pieces, stored, stream, torch_zip
+from converters.checksum import combine
 from converters.errors import ConvertError
 from converters.families import Run
 from converters.plan import LowRank, Output, Step, whole
@@ -75,6 +76,7 @@ def _run(step: Step, reader: Reader | None = None) -> dict[str, Words]:
     for block in stream.blocks(step, reader):
         assert block.first_row == done[block.output.name]
         assert block.words.dtype == words(block.output.dtype)
+        assert block.crc in (None, zlib.crc32(block.words.tobytes()))
         rows[block.output.name][block.first_row : block.first_row + len(block.words)] = block.words
         done[block.output.name] += len(block.words)
     assert done == {name: len(value) for name, value in rows.items()}
@@ -241,6 +243,18 @@ def test_memory_is_that_of_blocks(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert count == 1 << 13
     assert peak < 3 << 20
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_checksums_are_joined(one: bytes, other: bytes) -> None:
+    assert combine(zlib.crc32(one), zlib.crc32(other), len(other)) == zlib.crc32(one + other)
+
+
+def test_runs_that_take_a_row_twice(tmp_path: Path) -> None:
+    source = _chunked(File(tmp_path / "f"), _numbers((4, 2)), [[], []], "plain")
+    runs = (Run(0, 3, 0, 0), Run(2, 2, 0, 3))
+    with pytest.raises(ValueError, match="take a row twice"):
+        _run(Step(source, (), (Output("o", (5, 2), "BF16"),), runs))
 
 
 def test_same_bits_whatever_the_chunks(tmp_path: Path) -> None:
