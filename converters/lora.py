@@ -4,8 +4,9 @@ PEFT calls the weights of a wrapped model `base_model.model.` and their name, wi
 is adapted; the matrices are `lora_A` [r, in] and `lora_B` [out, r], those of an embedding `lora_embedding_A`
 [r, rows] and `lora_embedding_B` [hidden, r]. The merged weight is W + scale * (B @ A) in float32, rounded once, to
 the output's type (`stream`). PEFT's merge_and_unload rounds the product to the adapter's type before it adds: in
-float32 the same bits wherever both sum the r products in one order, one rounding more in bfloat16. Sources: peft 0.21 `tuners/lora/layer.py`,
-`utils/save_and_load.py`; verl 0.6.1 and 0.9.1 `utils/checkpoint/fsdp_checkpoint_manager.py` (save_lora_only).
+float32 the same bits wherever both sum the r products in one order, one rounding more in bfloat16. Sources: peft
+0.21 `tuners/lora/layer.py`, `utils/save_and_load.py`; verl 0.6.1 and 0.9.1
+`utils/checkpoint/fsdp_checkpoint_manager.py` (save_lora_only).
 """
 
 from __future__ import annotations

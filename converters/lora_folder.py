@@ -12,8 +12,10 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from converters import hf_model, lora, lora_config
-from converters.errors import ConvertError
+from converters.errors import ConvertError, listing
 from converters.hf_writer import write_json
 from converters.lora import Adapter
 from converters.tensors import GlobalTensor, as_bytes
@@ -72,7 +74,36 @@ def write_adapter(adapter: Adapter, folder: Path, base_names: Iterable[str]) -> 
         "init_lora_weights": True,
         "inference_mode": True,
     }
+    config.pop("runtime_config", None)  # PEFT warns of one in a file
     write_json(folder / lora_config.CONFIG, config)
+
+
+def check_written(adapter: Adapter, folder: Path) -> None:
+    """Compare the folder that `write_adapter` wrote with `adapter`, bit for bit.
+
+    Raises:
+        ConvertError: it holds other matrices, or says another scale.
+    """
+    expected, _ = _names(adapter)
+    found = hf_model.read_index(folder)
+    problems = [f"{name} is not in both" for name in sorted(found.keys() ^ expected.keys())]
+    problems += [
+        f"{name} differs"
+        for name, tensor in expected.items()
+        if name in found
+        and (
+            (tensor.shape, tensor.dtype) != (found[name].shape, found[name].dtype)
+            or not np.array_equal(tensor.read(), found[name].read())
+        )
+    ]
+    again = read_adapter(folder).pairs if not problems else {}
+    problems += [
+        f"{m}: scale {pair.scale}, {adapter.pairs[m].scale} was trained"
+        for m, pair in again.items()
+        if pair.scale != adapter.pairs[m].scale
+    ]
+    if problems:
+        raise listing(f"{folder}: not the adapter that was trained", problems, "Write it again.")
 
 
 def _names(adapter: Adapter) -> tuple[dict[str, GlobalTensor], list[str]]:

@@ -102,6 +102,7 @@ def test_kept_adapter_gives_the_logits_of_the_training(name: str, tmp_path: Path
     base, adapter = lora.separate(fsdp.read_index(actor), actor)
     assert adapter is not None
     lora_folder.write_adapter(adapter, tmp_path / "lora_adapter", base)
+    lora_folder.check_written(adapter, tmp_path / "lora_adapter")
     tokens = torch.arange(1, 13).reshape(2, 6)
     with torch.no_grad():
         expected = model(tokens).logits
@@ -281,6 +282,57 @@ def test_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     base[query] = dataclasses.replace(base["model.layers.0.mlp.down_proj.weight"], name=query)
     with pytest.raises(ConvertError, match="its adapter makes"):
         merged(base, adapter)
+
+
+def test_kept_adapter_has_whole_settings_though_the_checkpoint_says_rank_and_alpha_only(tmp_path: Path) -> None:
+    model = trained(target_modules=LINEAR)
+    actor = save(model, tmp_path / "actor", config=False)
+    (actor / "lora_train_meta.json").write_text('{"r": 4, "lora_alpha": 6, "task_type": "CAUSAL_LM"}')
+    base, adapter = lora.separate(fsdp.read_index(actor), actor)
+    assert adapter is not None
+    lora_folder.write_adapter(adapter, tmp_path / "kept", base)
+    written = peft.LoraConfig.from_pretrained(tmp_path / "kept")
+    assert (written.r, written.lora_alpha, written.task_type) == (4, 6, "CAUSAL_LM")
+    assert written.target_modules == set(LINEAR)
+    loaded = peft.PeftModel.from_pretrained(trained(target_modules=LINEAR).unload(), tmp_path / "kept")
+    same(
+        {k: v.numpy().view(np.uint32) for k, v in loaded.merge_and_unload().state_dict().items()},
+        model.merge_and_unload().state_dict(),
+    )
+
+
+@pytest.mark.parametrize("change", ["matrix", "alpha", "name"])
+def test_kept_adapter_that_was_damaged_is_told(change: str, tmp_path: Path) -> None:
+    actor = save(trained(target_modules=["q_proj"]), tmp_path / "actor")
+    base, adapter = lora.separate(fsdp.read_index(actor), actor)
+    assert adapter is not None
+    lora_folder.write_adapter(adapter, tmp_path / "kept", base)
+    weights, config = tmp_path / "kept" / "adapter_model.safetensors", tmp_path / "kept" / "adapter_config.json"
+    data = weights.read_bytes()
+    if change == "alpha":
+        config.write_text(json.dumps({**json.loads(config.read_text()), "lora_alpha": 7}))
+    else:
+        weights.write_bytes(
+            data[:-1] + bytes([data[-1] ^ 1]) if change == "matrix" else data.replace(b"_A.", b"_C.")
+        )
+    with pytest.raises(
+        ConvertError, match={"matrix": "differs", "alpha": "scale 1.75, 1.5", "name": "not in both"}[change]
+    ):
+        lora_folder.check_written(adapter, tmp_path / "kept")
+
+
+def test_settings_as_verl_061_writes_them(tmp_path: Path) -> None:
+    """asdict of a LoraConfig, and a name of target_modules taken for a list of letters."""
+    model = trained(target_modules="all-linear")
+    actor = save(model, tmp_path / "actor", config=False)
+    config = dataclasses.asdict(model.peft_config["default"])
+    config |= {"task_type": "CAUSAL_LM", "peft_type": "LORA", "target_modules": list("all-linear")}
+    (actor / "lora_adapter").mkdir()
+    (actor / "lora_adapter" / "adapter_config.json").write_text(json.dumps(config))
+    base, adapter = lora.separate(fsdp.read_index(actor), actor)
+    assert adapter is not None
+    lora_folder.write_adapter(adapter, tmp_path / "kept", base)
+    assert peft.LoraConfig.from_pretrained(tmp_path / "kept").target_modules == set(LINEAR)
 
 
 def test_folder_without_matrices_is_named(tmp_path: Path) -> None:
