@@ -356,7 +356,7 @@ def test_pattern_of_names_is_that_of_peft() -> None:
 
 
 class TrlValueHead(torch.nn.Module):
-    """trl 0.9 to 0.24 `models/modeling_value_head.py`: AutoModelForCausalLMWithValueHead, what is saved of it."""
+    """trl 0.9.6 `models/modeling_value_head.py`: AutoModelForCausalLMWithValueHead, what is saved of it."""
 
     def __init__(self, pretrained_model: Any) -> None:
         super().__init__()
