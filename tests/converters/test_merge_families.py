@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -332,6 +333,89 @@ def test_norm_names_of_the_local_layer_spec(tmp_path: Path) -> None:
         name = f"decoder.layers.{local}"
         tensors[name] = replace(tensors.pop(f"decoder.layers.{te}"), name=name)
     assert len(plan.from_mcore(tensors, family, config)) == 2 * 8 + 3
+
+
+def test_norm_names_of_transformer_engine_in_latent_attention(tmp_path: Path) -> None:
+    """Fused with the projection behind it where there is one; local layers keep them apart."""
+    config, family = _config_of(tmp_path, "DeepseekV3ForCausalLM"), families.FAMILIES["DeepseekV3ForCausalLM"]
+    engine = _mcore(family, config, "numbered")
+    local = {}
+    for name, tensor in engine.items():
+        for fused, apart in (
+            ("linear_q_up_proj.layer_norm_weight", "q_layernorm.weight"),
+            ("linear_kv_up_proj.layer_norm_weight", "kv_layernorm.weight"),
+            ("mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"),
+        ):
+            name = name.replace(fused, apart)
+        local[name] = replace(tensor, name=name)
+    assert len(local.keys() - engine.keys()) == 2 * config.layers + 2
+    one, other = (
+        {n: t for step in plan.from_mcore(tensors, family, config) for n, t in run_step(step).items()}
+        for tensors in (engine, local)
+    )
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_each_expert_reads_its_own_chunks_only(tmp_path: Path) -> None:
+    """A large model has ten thousands of chunks in a tensor of experts: a step must not search them all."""
+    config, family = _config_of(tmp_path, "MixtralForCausalLM"), families.FAMILIES["MixtralForCausalLM"]
+    tensors = _mcore(family, config)
+    name = "decoder.layers.mlp.experts.experts.linear_fc2.weight"
+    values = tensors[name].read()
+    chunks = []
+    for layer in range(config.layers):
+        for expert in range(4):
+            for half in (0, 1):  # tensor parallel
+                stored = _InMemory(
+                    values[layer : layer + 1, expert : expert + 1, :, 24 * half : 24 * half + 24], "BF16"
+                )
+                chunks.append(Chunk((layer, expert, 0, 24 * half), (1, 1, 64, 24), lambda stored=stored: stored))
+    tensors[name] = replace(tensors[name], chunks=tuple(chunks))
+    steps = [step for step in plan.from_mcore(tensors, family, config) if step.source.name == name]
+    assert [step.index for step in steps] == [(n, e) for n in range(config.layers) for e in range(4)]
+    for step in steps:
+        assert [chunk.offsets[:2] for chunk in step.source.chunks] == [step.index] * 2
+        (made,) = run_step(step).values()
+        assert np.array_equal(made, values[step.index])
+
+
+@pytest.mark.parametrize(
+    ("model", "trained", "match"),
+    [
+        ("Mixtral", {"num_moe_experts": 8}, "num_moe_experts was 8 in training, config.json says 4"),
+        ("Mixtral", {"num_moe_experts": None}, "num_moe_experts was None in training, .* has experts"),
+        ("Qwen3", {"num_moe_experts": 8}, "num_moe_experts was 8 in training, .* has none"),
+        ("Qwen3Moe", {"num_moe_experts": 4, "moe_ffn_hidden_size": 16}, "moe_ffn_hidden_size was 16"),
+        ("DeepseekV3", {"num_moe_experts": 4, "kv_lora_rank": 12}, "kv_lora_rank was 12 .* says 14"),
+        ("DeepseekV3", {"num_moe_experts": 4, "kv_lora_rank": 14, "v_head_dim": 8}, "v_head_dim was 8"),
+        # Latent attention ignores kv_channels, which mbridge sets to the rotary part.
+        ("DeepseekV3", {"num_moe_experts": 4, "kv_lora_rank": 14, "kv_channels": 4}, "^$"),
+    ],
+)
+def test_what_megatron_trained(model: str, trained: dict[str, object], match: str, tmp_path: Path) -> None:
+    config = _config_of(tmp_path, f"{model}ForCausalLM")
+    path = tmp_path / "transformer_config.json"
+    path.write_text(json.dumps(trained))
+    assert re.search(match, "\n".join(hf_config.trained_otherwise(config, path)))
+
+
+@pytest.mark.parametrize("twice", [4, 128])
+def test_experts_under_the_name_of_transformers_5(twice: int, tmp_path: Path) -> None:
+    config = _config_of(tmp_path, "Qwen3MoeForCausalLM", num_local_experts=4)
+    assert config.size("E") == 4
+    values = {k: v for k, v in _values("Qwen3MoeForCausalLM", num_local_experts=4).items() if k != "num_experts"}
+    config.path.write_text(json.dumps(values))
+    kind = families.FAMILIES["Qwen3MoeForCausalLM"].config
+    renamed = hf_config.read(config.path, kind)
+    assert renamed.size("E") == 4
+    assert renamed.adapted(values)[0]["num_experts"] == 4
+    config.path.write_text(json.dumps({**values, "num_experts": twice}))
+    if twice == 4:
+        assert not hf_config.read(config.path, kind).changes
+    else:
+        with pytest.raises(ConvertError, match="num_local_experts is 4 and num_experts 128"):
+            hf_config.read(config.path, kind)
 
 
 def test_every_problem_is_listed_at_once(tmp_path: Path) -> None:

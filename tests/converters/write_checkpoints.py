@@ -62,29 +62,17 @@ def mcore(
     pp: int = 1,
     ep: int = 1,
     etp: int | None = None,
-    like: str = "",
-    value: str = "",
     v1: bool = False,
     singleton: bool = False,
-    overrides: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> None:
     """verl 0.9.1's own GPTModel, filled by `fill_mcore`, and its MegatronCheckpointManager.
 
-    `like` builds the model as that architecture; `value` (critic, reward) gives it one output; `singleton` names
-    every expert (megatron-core's `singleton_local_shards`).
+    `singleton` names every expert (megatron-core's `singleton_local_shards`); `settings`: see `mcore_model`.
     """
     import torch
-    from fill_mcore import fill
-    from mbridge.core.util import get_model
     from megatron.core import mpu
-    from megatron.core.models.backends import LocalSpecProvider
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-    from megatron.core.transformer import multi_latent_attention
-    from megatron.core.transformer.identity_op import IdentityOp
-    from transformers import AutoConfig
-    from verl.models.mcore import hf_to_mcore_config
-    from verl.models.mcore.model_initializer import DenseModel
-    from verl.utils.megatron_utils import unwrap_model
 
     mpu.initialize_model_parallel(
         tensor_model_parallel_size=tp,
@@ -93,8 +81,50 @@ def mcore(
         expert_tensor_parallel_size=etp,
     )
     model_parallel_cuda_manual_seed(0)
+    config, transformer, model = mcore_model(hf, ddp=v1, **settings)
+    optimizer = distributed_adam(model) if v1 else None
+    bridge = SimpleNamespace(config=transformer)
+    manager = megatron_manager(hf, config, bridge, model, ["model", "extra"], optimizer)
+    if singleton:
+        build = manager._build_sharded_state_dict_metadata
+        manager._build_sharded_state_dict_metadata = lambda: {**build(), "singleton_local_shards": True}
+    if v1:
+        save_v1(manager, out)
+    else:
+        manager.save_checkpoint(out, global_step=1)
+    torch.distributed.barrier()
+    mpu.destroy_model_parallel()
+
+
+def mcore_model(
+    hf: str,
+    ddp: bool = False,
+    like: str = "",
+    value: str = "",
+    overrides: dict[str, Any] | None = None,
+    initializer: str = "DenseModel",
+) -> tuple[Any, Any, Any]:
+    """Hugging Face's config, Megatron's, and this rank's chunks of the model, filled with the weights of `hf`.
+
+    Args:
+        like: build it as this architecture.
+        value: "critic" or "reward" gives it one output.
+        initializer: of verl.models.mcore. DenseModel makes a plain GPTModel; 0.9.1's Qwen2MoEModel does not know
+            the gate of megatron-core 0.16.
+    """
+    import torch
+    from fill_mcore import fill
+    from mbridge.core.util import get_model
+    from megatron.core.models.backends import LocalSpecProvider
+    from megatron.core.transformer import multi_latent_attention
+    from megatron.core.transformer.identity_op import IdentityOp
+    from transformers import AutoConfig
+    from verl.models.mcore import hf_to_mcore_config, model_initializer
+    from verl.utils.megatron_utils import unwrap_model
+
     config = AutoConfig.from_pretrained(hf)
-    config.rope_theta, config.rope_scaling = config.rope_parameters["rope_theta"], None
+    if hasattr(config, "rope_parameters"):  # transformers 5
+        config.rope_theta, config.rope_scaling = config.rope_parameters["rope_theta"], None
     if like:
         config.architectures = [like]
     # What is fused needs CUDA or Transformer Engine. No weight depends on it.
@@ -107,35 +137,27 @@ def mcore(
         **(overrides or {}),
     }
     transformer = hf_to_mcore_config(config, torch.bfloat16, **settings)
+    builder = getattr(model_initializer, initializer)(transformer, config)
 
     def provider(pre_process: bool, post_process: bool, vp_stage: int | None = None) -> Any:
-        tied = config.tie_word_embeddings
-        # A plain GPTModel; verl's Qwen2MoEModel does not know the gate of megatron-core 0.16.
-        made = DenseModel(transformer, config).initialize(pre_process, post_process, tied, vp_stage=vp_stage)
+        made = builder.initialize(
+            pre_process=pre_process,
+            post_process=post_process,
+            share_embeddings_and_output_weights=config.tie_word_embeddings,
+            vp_stage=vp_stage,
+        )
         if value and post_process:
             made.output_layer = torch.nn.Linear(config.hidden_size, 1, bias=False)  # LinearForLastLayer is one
         return made
 
-    ddp = {"wrap_with_ddp": True, "ddp_config": {"use_distributed_optimizer": True}} if v1 else {}
+    wrap = {"wrap_with_ddp": True, "ddp_config": {"use_distributed_optimizer": True}} if ddp else {}
     # Attention has no weight, and Megatron's local one cannot be built for latent attention.
     local = patch.object(LocalSpecProvider, "core_attention", lambda self: IdentityOp)
-    with local, patch.object(multi_latent_attention, "HAVE_TE", False):
-        model = get_model(provider, bf16=True, fp16=False, **ddp)
+    with local, patch.object(multi_latent_attention, "HAVE_TE", False, create=True):
+        model = get_model(provider, bf16=True, fp16=False, **wrap)
     for chunk in unwrap_model(model):
         fill(chunk, Path(hf), config)
-    optimizer = distributed_adam(model) if v1 else None
-    manager = megatron_manager(
-        hf, config, SimpleNamespace(config=transformer), model, ["model", "extra"], optimizer
-    )
-    if singleton:
-        build = manager._build_sharded_state_dict_metadata
-        manager._build_sharded_state_dict_metadata = lambda: {**build(), "singleton_local_shards": True}
-    if v1:
-        save_v1(manager, out)
-    else:
-        manager.save_checkpoint(out, global_step=1)
-    torch.distributed.barrier()
-    mpu.destroy_model_parallel()
+    return config, transformer, model
 
 
 def megatron_manager(

@@ -1,12 +1,14 @@
-"""Record a checkpoint of verl 0.6.1 (versions: README.md).
+"""Record checkpoints of verl 0.6.1 (versions: README.md).
 
-    torchrun --nproc_per_node TP record.py HF_DIR OUT_ACTOR_DIR
+    torchrun --nproc_per_node 2 record.py {tp|ep} HF_DIR OUT_ACTOR_DIR [INITIALIZER]
 
-with VERL_USE_EXTERNAL_MODULES=launch.rehearsal.backend, and the checkout and tests/converters in PYTHONPATH. The
-tests do not run this file: they read what it wrote.
+with VERL_USE_EXTERNAL_MODULES=launch.rehearsal.backend, and the checkout and tests/converters in PYTHONPATH. Both
+ranks are one tensor or one expert parallel group; INITIALIZER is a class of verl.models.mcore.model_initializer,
+without it mbridge makes the model. The tests do not run this file: they read what it wrote.
 """
 
 import sys
+from types import SimpleNamespace
 
 
 def main() -> None:
@@ -16,21 +18,22 @@ def main() -> None:
     from megatron.core import mpu
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
     from transformers import AutoConfig
-    from write_checkpoints import distributed_adam, megatron_manager
+    from write_checkpoints import distributed_adam, mcore_model, megatron_manager
 
-    source, target = sys.argv[1:]
+    parallel, source, target, *initializer = sys.argv[1:]
     torch.distributed.init_process_group("gloo")
-    mpu.initialize_model_parallel(tensor_model_parallel_size=torch.distributed.get_world_size())
+    ranks = torch.distributed.get_world_size()
+    size = {"tp": "tensor_model_parallel_size", "ep": "expert_model_parallel_size"}[parallel]
+    mpu.initialize_model_parallel(**{size: ranks})
     model_parallel_cuda_manual_seed(0)
-    config = AutoConfig.from_pretrained(source)
-    bridge = AutoBridge.from_config(config, dtype=torch.bfloat16)
-    model = bridge.get_model(
-        weight_path=source,
-        bf16=True,
-        fp16=False,
-        wrap_with_ddp=True,
-        ddp_config={"use_distributed_optimizer": True},
-    )
+    if initializer:
+        config, transformer, model = mcore_model(source, ddp=True, initializer=initializer[0])
+        bridge = SimpleNamespace(config=transformer)
+    else:
+        config = AutoConfig.from_pretrained(source)
+        bridge = AutoBridge.from_config(config, dtype=torch.bfloat16)
+        ddp = {"wrap_with_ddp": True, "ddp_config": {"use_distributed_optimizer": True}}
+        model = bridge.get_model(weight_path=source, bf16=True, fp16=False, **ddp)
     contents = ["model", "optimizer", "extra"]
     manager = megatron_manager(source, config, bridge, model, contents, distributed_adam(model))
     manager.save_checkpoint(target, global_step=3)
