@@ -161,7 +161,7 @@ def test_damaged_tensors_are_written_again(
     damage(tmp_path / "out.partial" / "model-00002-of-00004.safetensors")
     merge(unpacked.run, tmp_path / "out", max_shard_bytes=8000, resume=True)
     _assert_whole(tmp_path / "out", whole)
-    assert 0 < len(written) < 12
+    assert 0 < len(written) < 25
 
 
 def test_what_lies_there_besides_is_removed(unpacked: Recorded, tmp_path: Path, whole: dict[str, bytes]) -> None:
