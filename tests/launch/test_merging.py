@@ -1,8 +1,10 @@
 """A merge that fails or is cut off: the verdict and the status tell of it, and of the training that went well."""
 
 import json
+import os
 import shlex
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from launch.supervisor import merging
 from launch.supervisor.outcome import conclude
 from launch.supervisor.settings import Settings, read_settings
 from launch.supervisor.verdict import Evidence, Failure
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -204,3 +208,26 @@ def test_where_no_head_lived_to_tell_the_note_of_the_training_does(run_dir: Path
 def test_a_full_disk_does_not_fail_a_training(run_dir: Path):
     """The note cannot be written: the run directory is gone."""
     merging.note_trained(replace(job(run_dir), run_dir=run_dir / "gone"))
+
+
+def test_the_supervisor_of_such_an_attempt_merges_without_ray_and_trainer(run_dir: Path):
+    merging.note_trained(job(run_dir))
+    (run_dir / "verdict.0.json").write_text('{"state": "requeued", "attempt": 0, "steps_done": 40}')
+    number = str(os.getpid())
+    slurm = {"SLURM_JOB_ID": number, "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURMD_NODENAME": "n0"}
+    done = subprocess.run(
+        [
+            sys.executable, str(ROOT / "launch" / "node.py"), "--run-dir", str(run_dir), "--checkpoint-dir",
+            str(run_dir / "c"), "--nodes", "1", "--ray-gpus-head", "2", "--ray-gpus-other", "0", "--ray-cpus", "4",
+            "--logical-gpus", "--max-restarts", "3", "::check", "false", "::resume", "false",
+            "::merge", sys.executable, "-c", "print('merged')", "::trainer", "false",
+        ],
+        env={**os.environ, **slurm, "SLURM_RESTART_COUNT": "1"},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "attempt 0 completed the training at step 40: only the merge is left" in done.stdout
+    assert [log.name for log in (run_dir / "logs.1").iterdir()] == ["n0-merge.log"]
+    told = verdict(run_dir)
+    assert (told["state"], told["attempt"], told["steps_done"]) == ("completed", 1, 40)
+    assert (told["training"]["state"], told["merge"]["state"]) == ("completed", "completed")

@@ -267,8 +267,29 @@ def test_each_other_part_has_its_code(start, marker: str, code: int, state: str)
     assert (run.verdict["state"], run.verdict["evidence"]["text"]) == (state, "no such model")
     # The check is over before Ray is started at all.
     assert bool(list((run.run_dir / "logs").glob("*-ray-head.log"))) is (marker != "::check")
-    # A failed merge does not hide that the training was fine.
     assert bool(list((run.run_dir / "logs").glob("*-trainer.log"))) is (marker == "::merge")
+    # A failed merge does not hide that the training was fine.
+    assert run.verdict["training"]["state"] == ("completed" if marker == "::merge" else "not started")
+    assert (run.verdict["merge"] or {}).get("state") == ("failed" if marker == "::merge" else None)
+
+
+def test_a_signal_during_the_merge(start):
+    run = start(
+        "print('step:1 - a:1')",
+        "::merge",
+        sys.executable,
+        "-c",
+        "import time; print('at it', flush=True); time.sleep(600)",
+    )
+    (run.run_dir / "checkpoints" / "global_step_1").mkdir(parents=True)
+    (run.run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
+    run.until("merge", "at it")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait(30) == 143
+    told = run.verdict
+    assert (told["state"], told["training"]["state"], told["training"]["step"]) == ("cancelled", "completed", 1)
+    assert told["merge"]["state"] == "interrupted"
+    assert told["merge"]["command"].endswith("--step 1 --resume")
 
 
 def test_a_second_run_in_the_same_directory_is_not_misled(start):
