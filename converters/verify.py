@@ -21,13 +21,16 @@ from typing import Any
 import numpy as np
 
 from converters import hf_model, stream
+from converters.checksum import combine
 from converters.errors import ConvertError, listing
 from converters.hf_config import read_json
 from converters.hf_files import TOKENIZERS
 from converters.hf_writer import INDEX
-from converters.plan import Output, Step
+from converters.row_reader import Reader
 from converters.shard_ranges import OpenTensor, place_in
-from converters.tensors import GlobalTensor, Words, as_bytes
+from converters.steps import Output, Step
+from converters.stream import Block
+from converters.tensors import GlobalTensor, as_bytes
 from converters.values import text
 
 _REMEDY = "The folder is not what the checkpoint holds: write it again, and look at the disk if this comes back."
@@ -83,7 +86,7 @@ def verify(
     problems += _unreadable_json(folder)
     comparable = [step for step in steps if all(_fits(found.get(o.name), o) for o in step.outputs)]
     _forget({hf_model.place(tensor)[0] for tensor in found.values()})
-    lock = Lock()
+    lock, reader = Lock(), Reader()
 
     def advance(count: int) -> None:
         if progress is not None:
@@ -91,7 +94,7 @@ def verify(
                 progress(count)
 
     def compare(step: Step) -> tuple[dict[str, str], list[str]]:
-        return _compare(step, found, advance)
+        return _compare(step, found, reader, advance)
 
     checksums: dict[str, str] = {}
     for sums, differences in _each(compare, comparable, workers):
@@ -229,13 +232,16 @@ class _Side:
     differing: int = 0
     first: tuple[int, Any, Any] | None = None  # number of the element, its word in the checkpoint, in the file
 
-    def take(self, first_row: int, expected: Words) -> None:
+    def take(self, block: Block) -> None:
         shape = self.file.tensor.shape or (1,)
-        begin = first_row * prod(shape[1:])
-        flat = np.ascontiguousarray(expected).reshape(-1)
+        begin = block.first_row * prod(shape[1:])
+        flat = np.ascontiguousarray(block.words).reshape(-1)
         found = self.file.read(begin, flat.size)
-        self.expected_crc = zlib.crc32(as_bytes(flat), self.expected_crc)
-        self.rows += len(expected)
+        if block.crc is None:
+            self.expected_crc = zlib.crc32(as_bytes(flat), self.expected_crc)
+        else:
+            self.expected_crc = combine(self.expected_crc, block.crc, flat.nbytes)
+        self.rows += len(block.words)
         if np.array_equal(flat, found):
             # After the first difference the two sums go their own ways.
             same = self.differing == 0
@@ -264,17 +270,17 @@ class _Side:
 
 
 def _compare(
-    step: Step, found: Mapping[str, GlobalTensor], advance: Callable[[int], None]
+    step: Step, found: Mapping[str, GlobalTensor], reader: Reader, advance: Callable[[int], None]
 ) -> tuple[dict[str, str], list[str]]:
     """Checksums of the outputs of one step, and a line for each that differs."""
     with ExitStack() as stack:
         sides = {o.name: _Side(stack.enter_context(OpenTensor(found[o.name]))) for o in step.outputs}
         try:
-            for block in stream.blocks(step):
+            for block in stream.blocks(step, reader):
                 side = sides[block.output.name]
                 if block.first_row != side.rows:
                     raise ConvertError(f"{block.output.name}: row {block.first_row} comes after {side.rows} rows")
-                side.take(block.first_row, block.words)
+                side.take(block)
                 advance(block.words.nbytes)
         except ConvertError as error:  # the checkpoint is damaged: what else differs is still told
             return {}, [str(error)]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from merge_helpers import edit_json, load
+from merge_helpers import edit_json, load, run_step
 from merge_jobs import Recorded
 
 from converters import hf_model, verify
@@ -19,8 +21,9 @@ from converters.errors import ConvertError
 from converters.hf_files import companions
 from converters.locate import locate
 from converters.merge import _plan, merge
-from converters.plan import Output, Step, whole
+from converters.steps import LowRank, Output, Step, whole
 
+ROOT = Path(__file__).parents[2]
 INDEX = "model.safetensors.index.json"
 
 
@@ -272,3 +275,84 @@ def test_the_same_output_twice_is_no_plan(tmp_path: Path) -> None:
     step = whole(hf_model.read_index(tmp_path)["w"])
     with pytest.raises(ConvertError, match="w is planned twice"):
         verify.verify([step, step], tmp_path)
+
+
+def _other_type(tmp_path: Path, dtype: str) -> tuple[list[Step], dict[str, Any]]:
+    """A float32 model and the plan that writes it as another type, and what torch makes of it."""
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {"a": torch.randn(70, 40, generator=torch.Generator().manual_seed(1)), "b": torch.randn(3)}
+    (tmp_path / "source").mkdir()
+    save_file(tensors, tmp_path / "source" / "model.safetensors")
+    steps = []
+    for name, tensor in hf_model.read_index(tmp_path / "source").items():
+        step = whole(tensor)
+        steps.append(Step(step.source, (), (Output(name, tensor.shape, dtype),), step.runs))
+    to = {"BF16": torch.bfloat16, "F16": torch.float16}[dtype]
+    return steps, {name: tensor.to(to) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16"])
+def test_another_type_is_converted_again_and_compared(tmp_path: Path, dtype: str) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    steps, converted = _other_type(tmp_path, dtype)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.json").write_text("{}")
+    save_file(converted, out / "model.safetensors")
+    checked = verify.verify(steps, out)
+    assert checked.crc32["a"] == f"{zlib.crc32(converted['a'].view(_uint8()).numpy().tobytes()):08x}"
+    converted["a"].view(torch.int16)[69, 39] += 1  # the last bit: rounded the other way
+    save_file(converted, out / "model.safetensors")
+    with pytest.raises(ConvertError, match=r"a in model.safetensors: 1 of 2800 elements differ, .* at \[69, 39\]"):
+        verify.verify(steps, out)
+
+
+def test_an_adapter_is_added_again_and_compared(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {"w": torch.randn(6, 4), "a": torch.randn(2, 4), "b": torch.randn(6, 2)}
+    (tmp_path / "source").mkdir()
+    save_file(tensors, tmp_path / "source" / "model.safetensors")
+    source = hf_model.read_index(tmp_path / "source")
+    step = whole(source["w"])
+    step = Step(step.source, (), step.outputs, step.runs, (LowRank(source["a"], source["b"], 0.5),))
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"w": torch.from_numpy(run_step(step)["w"].view("f4"))}, tmp_path / "model.safetensors")
+    assert verify.verify([step], tmp_path).tensors == 1
+    save_file({"w": tensors["w"]}, tmp_path / "model.safetensors")
+    with pytest.raises(ConvertError, match="24 of 24 elements differ"):
+        verify.verify([step], tmp_path)
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+from converters import compare, hf_model, verify
+from converters.steps import whole
+a, b = map(Path, sys.argv[1:])
+verify.verify([whole(t) for t in hf_model.read_index(a).values()], b)
+assert compare.main([str(a), str(b)]) == 0
+# ru_maxrss would count the process that started this one.
+(peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(peak)
+"""
+
+
+def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
+    """A tensor of 256 MB on both sides, compared twice."""
+    header = {"w": {"dtype": "BF16", "shape": [1 << 15, 1 << 12], "data_offsets": [0, 1 << 28]}}
+    text = json.dumps(header).encode().ljust(96)
+    for side in ("a", "b"):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "config.json").write_text("{}")
+        with (tmp_path / side / "model.safetensors").open("wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + (1 << 28))
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "a"), str(tmp_path / "b")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) < 100_000  # kB
