@@ -26,6 +26,7 @@ HEADS: dict[str, tuple[Rule, ...]] = {
 }
 
 _WHY = "as the weights are"
+_PREDICTING = "num_nextn_predict_layers"
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -33,7 +34,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 def fitted(shapes: Shapes, config: ModelConfig, value_model: bool = False) -> ModelConfig:
     """`config` with the head that the weights have, and tied or not as they are where config.json is silent.
 
-    What differs from config.json is in `changes` of the result: the output's config.json must say it.
+    Layers of multi-token prediction that config.json has and the weights have not are left out of it, too. What
+    differs from config.json is in `changes` of the result: the output's config.json must say it.
 
     Args:
         shapes: of the checkpoint's tensors, with Megatron's or with Hugging Face's names.
@@ -42,6 +44,8 @@ def fitted(shapes: Shapes, config: ModelConfig, value_model: bool = False) -> Mo
     Raises:
         ConvertError: a value head is asked for, and there is none.
     """
+    if config.raw.get(_PREDICTING) and not _predicts(shapes, config):
+        config = replace(config, changes={**config.changes, _PREDICTING: Change(0, _WHY)})
     stem, head = split_name(config.architecture)
     rows, biased = _score_rows(shapes, config)
     if rows is not None and head is not None:
@@ -53,14 +57,17 @@ def fitted(shapes: Shapes, config: ModelConfig, value_model: bool = False) -> Mo
         return _with_head(config, stem + head, rows)
     if value_model:
         raise ConvertError(
-            f"{config.path.parent}: no value head: no {_OUT_WEIGHT} of one row and no score.weight. This is an "
-            "actor, or a critic with tied embeddings on several pipeline stages, whose head Megatron does not "
-            "save. Give the critic's folder, or leave --is-value-model out."
+            f"{config.path.parent}: no value head: no {_OUT_WEIGHT} of one row and no score.weight, so this is an "
+            "actor. Give the critic's folder, or leave --is-value-model out."
         )
     if head == LANGUAGE and not config.says("tie_word_embeddings"):
         tied = not (_OUT_WEIGHT in shapes or "lm_head.weight" in shapes)
         return replace(config, tied=tied, changes={**config.changes, "tie_word_embeddings": Change(tied, _WHY)})
     return config
+
+
+def _predicts(shapes: Shapes, config: ModelConfig) -> bool:
+    return any(name.startswith(("mtp.", f"model.layers.{config.layers}.")) for name in shapes)
 
 
 def split_name(architecture: str) -> tuple[str, str | None]:

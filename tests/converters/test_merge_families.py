@@ -291,12 +291,15 @@ def test_layers_of_multi_token_prediction(tmp_path: Path) -> None:
     config = _config_of(tmp_path, "DeepseekV3ForCausalLM", num_nextn_predict_layers=1)
     family = families.FAMILIES["DeepseekV3ForCausalLM"]
     tensors = _mcore(family, config, "numbered")
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    assert families.fitted(shapes, config).adapted({})[0] == {"num_nextn_predict_layers": 0}  # trained without
     tensors["mtp.layers.0.enorm.weight"] = _tensor("mtp.layers.0.enorm.weight", np.zeros(64, "<u2"))
     with pytest.raises(ConvertError, match=r"mtp.layers.0.enorm.weight.*multi-token prediction"):
         plan.from_mcore(tensors, family, config)
     names = {**families.hf_shapes(family.rules, config), "model.layers.2.enorm.weight": (64,)}
     steps = plan.from_hf_names({n: _tensor(n, np.zeros(s, "<u2")) for n, s in names.items()}, family, config)
     assert {o.name for step in steps for o in step.outputs} == set(names)
+    assert not families.fitted(names, config).changes
 
 
 def test_layers_with_numbers_in_the_name_give_the_same(tmp_path: Path) -> None:
