@@ -26,6 +26,9 @@ def has_weights(directory: Path) -> bool:
 def read_index(directory: Path) -> dict[str, GlobalTensor]:
     """Every tensor of a safetensors folder, by name; only headers are read.
 
+    Files of other names beside `model*.safetensors` are no part of the model, as for transformers, unless the
+    index names them (Mistral's folders have the same weights in `consolidated.safetensors`, in another form).
+
     Raises:
         ConvertError: a shard is missing, truncated or empty, or the index does not list what the shards hold.
     """
@@ -38,9 +41,13 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
         if not isinstance(loaded, dict) or not all(isinstance(v, str) for v in loaded.values()):
             raise ConvertError(f"{index}: damaged: no weight_map. Copy the folder again.")
         weight_map = loaded
+    named = {path.name for path in files if path.name.startswith("model") or path.name in weight_map.values()}
+    if named:
+        files = [path for path in files if path.name in named]
+    if weight_map:
         names = {path.name for path in files}
         problems += [f"{INDEX} names {n}, which is missing" for n in sorted(set(weight_map.values()) - names)]
-    elif len(files) > 1:
+    elif len(files) > 1 and not index.is_file():
         problems.append(f"{len(files)} shards and no {INDEX}")
     tensors: dict[str, GlobalTensor] = {}
     unread = {name for name in weight_map.values() if name not in {path.name for path in files}}

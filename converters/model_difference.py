@@ -50,7 +50,8 @@ class Difference:
     Attributes:
         differing: elements whose bits differ (across types: whose values differ).
         beyond: those of them outside the tolerance; without one, all.
-        max_abs, max_rel: the largest |a - b| and |a - b| / |b| where both are numbers.
+        max_abs: the largest |a - b| where both are numbers.
+        max_rel: the largest |a - b| / |b| where b is not 0 either.
         nan_a, nan_b: NaNs of each side in the blocks that differ.
         first: index of the first element that differs.
     """
@@ -77,7 +78,7 @@ class Difference:
         self.nan_b += int(np.count_nonzero(nan_b))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             gap = np.where(a == b, 0.0, np.abs(a - b))
-            relative = gap / np.abs(b)
+            relative = np.where(b == 0, 0.0, gap / np.abs(b))
         self.max_abs = max(self.max_abs, _largest(gap))
         self.max_rel = max(self.max_rel, _largest(relative))
 

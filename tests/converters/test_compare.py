@@ -296,6 +296,31 @@ def test_tokenizer_and_template_by_content(pair: tuple[Path, Path], run: Run) ->
     ]
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_weights_in_the_form_of_another_program_are_not_of_the_model(
+    pair: tuple[Path, Path], run: Run, shards: int
+) -> None:
+    """mistralai's folders have consolidated.safetensors beside the shards."""
+    from safetensors.torch import save_file
+
+    folder = pair[0] if shards == 1 else pair[1]
+    save_file({"layers.0.wq": _tensors()[NORM]}, folder / "consolidated.safetensors")
+    assert run()[0] == 0
+
+
+def test_the_relative_difference_has_no_zero_below_it(pair: tuple[Path, Path], run: Run) -> None:
+    import torch
+
+    left, right = _tensors(), _tensors()
+    left[NORM] = torch.tensor([1.0, 4.0, 0.0, -0.0]).to(torch.bfloat16)
+    right[NORM] = torch.tensor([0.0, 2.0, 0.0, 0.0]).to(torch.bfloat16)
+    _write(pair[0], left)
+    _write(pair[1], right, shards=3)
+    code, told = run()
+    (found,) = told["weights"]["different"]
+    assert (code, found["differing"], found["max_abs"], found["max_rel"]) == (1, 3, 2.0, 1.0)
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no folder": (lambda b: shutil.rmtree(b), "does not exist"),
     "missing shard": (
