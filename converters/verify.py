@@ -23,8 +23,9 @@ import numpy as np
 from converters import hf_model, stream
 from converters.checksum import combine
 from converters.errors import ConvertError, listing
+from converters.folder_difference import value_differences
 from converters.hf_config import read_json
-from converters.hf_files import TOKENIZERS
+from converters.hf_files import CONFIG, TOKENIZERS
 from converters.hf_writer import INDEX
 from converters.row_reader import Reader
 from converters.shard_ranges import OpenTensor, place_in
@@ -60,6 +61,7 @@ def verify(
     steps: Sequence[Step],
     folder: Path,
     *,
+    config: Mapping[str, Any] | None = None,
     companions: Mapping[str, Path] | None = None,
     workers: int = 1,
     progress: Progress | None = None,
@@ -68,6 +70,7 @@ def verify(
 
     Args:
         steps: the plan, as it was for writing: with another type or an adapter the computation is repeated.
+        config: what config.json must say (`config_drift.adjusted`).
         companions: file in `folder` -> the one that it was copied from (`hf_files.companions`).
         workers: steps at a time; each holds one block of both sides.
         progress: called with the number of bytes compared, block by block.
@@ -79,7 +82,7 @@ def verify(
     outputs = {output.name: output for step in steps for output in step.outputs}
     found = hf_model.read_index(folder)
     problems = _planned_twice(steps) + _as_planned(outputs, found)
-    problems += _wrong_total(folder, outputs) + _config_problems(folder, outputs)
+    problems += _wrong_total(folder, outputs) + _config_problems(folder, outputs, config)
     problems += [
         problem for name, path in (companions or {}).items() for problem in _not_copied(folder, name, path)
     ]
@@ -158,13 +161,16 @@ def _wrong_total(folder: Path, outputs: Mapping[str, Output]) -> list[str]:
     return [] if said == total else [f"{INDEX}: total_size is {said}, the tensors have {total} bytes"]
 
 
-def _config_problems(folder: Path, outputs: Mapping[str, Output]) -> list[str]:
-    """config.json is there, and agrees with the weights in what loaders do not check."""
+def _config_problems(folder: Path, outputs: Mapping[str, Output], expected: Mapping[str, Any] | None) -> list[str]:
+    """config.json is there, says what it must, and agrees with the weights in what loaders do not check."""
     try:
-        config = read_json(folder / "config.json")
+        config = read_json(folder / CONFIG)
     except ConvertError as error:
         return [str(error)]
     problems = []
+    if expected is not None and config != dict(expected):
+        lines = value_differences(config, dict(expected), ("in the file", "as it must be"))
+        problems += [f"{CONFIG}: {line}" for line in lines]
     vocabulary = config.get("vocab_size")
     for name in (_EMBED, _HEAD):
         rows = outputs[name].shape[0] if name in outputs and outputs[name].shape else vocabulary
@@ -185,7 +191,7 @@ def _unreadable_json(folder: Path) -> list[str]:
     problems = []
     for path in sorted(folder.glob("*.json")):
         try:
-            if path.name != "config.json":
+            if path.name != CONFIG:
                 json.loads(path.read_bytes())
         except (ValueError, RecursionError) as error:
             problems.append(f"{path.name}: {path.stat().st_size} bytes, no JSON ({error})")

@@ -277,6 +277,14 @@ def test_the_same_output_twice_is_no_plan(tmp_path: Path) -> None:
         verify.verify([step, step], tmp_path)
 
 
+def test_config_must_say_what_was_planned(merged: tuple[list[Step], Path]) -> None:
+    steps, out = merged
+    config = json.loads((out / "config.json").read_text())
+    assert verify.verify(steps, out, config=config).notes == ()
+    with pytest.raises(ConvertError, match=r"config.json: rope_theta: 10000.0 in the file, 5.0 as it must be"):
+        verify.verify(steps, out, config={**config, "rope_theta": 5.0})
+
+
 def _other_type(tmp_path: Path, dtype: str) -> tuple[list[Step], dict[str, Any]]:
     """A float32 model and the plan that writes it as another type, and what torch makes of it."""
     import torch
