@@ -131,10 +131,20 @@ def _contents(folder: Path) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             raise ConvertError(f"{path}: {len(data)} bytes, no JSON ({error}). Copy the file again.") from error
     _move_template(found)
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if isinstance(found.get(name), dict):
+            found[name] = {key: _token(value) for key, value in found[name].items()}
     for name in ("generation_config.json", "tokenizer_config.json"):
         if isinstance(found.get(name), dict):
             found[name] = {k: v for k, v in found[name].items() if k not in _NOT_OF_THE_MODEL}
     return found
+
+
+def _token(value: Any) -> Any:
+    """A special token as its text: versions write it with or without its flags, which tokenizer.json has."""
+    if isinstance(value, list):
+        return [_token(entry) for entry in value]
+    return value["content"] if isinstance(value, dict) and isinstance(value.get("content"), str) else value
 
 
 def _move_template(found: dict[str, Any]) -> None:

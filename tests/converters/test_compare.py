@@ -282,6 +282,8 @@ def test_tokenizer_and_template_by_content(pair: tuple[Path, Path], run: Run) ->
         "tokenizer.json",
         "tokenizer_config.json",
     ]
+    edit_json(b / "tokenizer_config.json", eos_token={"content": "b", "lstrip": False})
+    assert run()[0] == 0
     (b / "chat_template.jinja").write_text(TEMPLATE + " ")
     edit_json(b / "generation_config.json", eos_token_id=1)
     (b / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"b": 1, "c": 0}}}))
