@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from merge_helpers import snapshot
 from merge_jobs import Recorded
+from plans import planned
 
 from converters import dry_run
 from converters.dry_run import DryRun
 from converters.families import Run
 from converters.fold import fold, split_text
 from converters.hf_files import companions
-from converters.locate import Checkpoint, locate
-from converters.merge import _plan, merge
+from converters.locate import Checkpoint
+from converters.merge import merge
 from converters.steps import LowRank, Output, Step, whole
 from converters.tensors import GlobalTensor
 
@@ -81,9 +82,8 @@ def test_eighteen_thousand_tensors_are_a_page(tmp_path: Path) -> None:
 
 
 def test_it_is_what_merge_writes(unpacked: Recorded, tmp_path: Path) -> None:
-    found = locate(unpacked.run)
+    found, steps = planned(unpacked.run)
     hf = unpacked.actor / "huggingface"
-    steps, _, _ = _plan(found, hf / "config.json")
     before = snapshot(tmp_path)
     plan = DryRun(found, steps, hf / "config.json", companions([hf]), tmp_path / "a" / "out", 8_000)
     told, text = plan.as_json(), plan.as_text()

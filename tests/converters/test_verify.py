@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from merge_helpers import edit_json, load, run_step
 from merge_jobs import Recorded
+from plans import planned
 
 from converters import hf_model, verify
 from converters.errors import ConvertError
 from converters.hf_files import companions
-from converters.locate import locate
-from converters.merge import _plan, merge
+from converters.merge import merge
 from converters.steps import LowRank, Output, Step, whole
 
 ROOT = Path(__file__).parents[2]
@@ -32,9 +32,7 @@ def merged(unpacked: Recorded, tmp_path_factory: pytest.TempPathFactory) -> tupl
     """The plan of the recorded run (Megatron, interleaved QKV) and what merge writes of it, in several shards."""
     out = tmp_path_factory.mktemp("verify") / "out"
     merge(unpacked.run, out, max_shard_bytes=8_000)
-    found = locate(unpacked.run)
-    steps, _, _ = _plan(found, unpacked.actor / "huggingface" / "config.json")
-    return steps, out
+    return planned(unpacked.run)[1], out
 
 
 @pytest.fixture
@@ -220,8 +218,7 @@ def test_flipped_bits_are_named_with_place_values_and_checksums(
 
 def test_a_damaged_checkpoint_is_told_with_the_rest(result: tuple[list[Step], Path], recorded: Recorded) -> None:
     _, out = result
-    found = locate(recorded.run)
-    steps, _, _ = _plan(found, recorded.actor / "huggingface" / "config.json")
+    found, steps = planned(recorded.run)
     file, start, _ = _place(out, "model.embed_tokens.weight")
     row = file.read_bytes()[start : start + 32]
     shard = next(path for path in found.weights.glob("*.distcp") if row in path.read_bytes())
