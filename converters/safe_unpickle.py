@@ -7,6 +7,7 @@ that has one was made to do harm to whoever opens it with another tool.
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,8 @@ def unpickle(data: bytes, where: str, persistent: Callable[[Any], Any] | None = 
     def refuse(pid: Any) -> Any:
         raise ConvertError(f"{where}: refused: a persistent id in a pickle that has none")
 
+    collects = gc.isenabled()
+    gc.disable()  # millions of values that all stay: to look through them again and again takes long
     try:
         value = Machine(data, _Names(where), persistent or refuse).run()
         if persistent is not None:
@@ -176,6 +179,9 @@ def unpickle(data: bytes, where: str, persistent: Callable[[Any], Any] | None = 
         return value
     except Damaged as error:
         raise ConvertError(f"{where}: damaged: not a readable pickle ({error}). Copy the file again.") from error
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _check_size(value: Any, most: int) -> None:
