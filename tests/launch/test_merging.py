@@ -41,7 +41,7 @@ def job(run: Path, attempt: int = 0, *, merge: bool = True, requeue: bool = True
     words += ["--ray-gpus-other", "0", "--ray-cpus", "9", *(["--max-restarts", "3"] if requeue else [])]
     words += ["::trainer", "t"]
     if merge:
-        words += ["::merge", "python3", "-m", "converters.merge", "--local_dir", str(run / "c")]
+        words += ["::merge", sys.executable, "-m", "converters.merge", "--local_dir", str(run / "c")]
         words += ["--target_dir", str(run / "hf_model"), "--base_model", "models/a b", "--force"]
     slurm = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURMD_NODENAME": "n0"}
     slurm |= {"SLURM_JOB_NODELIST": "n0", "SLURM_RESTART_COUNT": str(attempt)}
@@ -90,7 +90,7 @@ def test_the_command_by_hand_names_the_step_and_whole_paths(run_dir: Path):
     folder, words = command.split(" && ")
     assert (Path(shlex.split(folder)[1]) / "converters" / "merge.py").is_file()
     assert shlex.split(words) == [
-        "python3", "-m", "converters.merge", "--local_dir", str(run_dir / "c"),
+        sys.executable, "-m", "converters.merge", "--local_dir", str(run_dir / "c"),
         "--target_dir", str(run_dir / "hf_model"), "--base_model", str(run_dir / "models/a b"), "--force",
         "--step", "40",
     ]  # fmt: skip
@@ -100,7 +100,8 @@ def test_the_command_by_hand_names_the_step_and_whole_paths(run_dir: Path):
 
 def test_the_command_by_hand_is_one_that_bash_and_the_merge_take(run_dir: Path):
     """Up to what the checkpoint lacks: nothing is in it."""
-    command = merging.by_hand(job(run_dir), run_dir / "c" / "global_step_40")
+    (run_dir / "models" / "a b").mkdir(parents=True)
+    command = merging.by_hand(job(run_dir), run_dir / "c" / "global_step_40", resume=True)
     done = subprocess.run(["bash", "-c", str(command)], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, "converters.merge: error: " in done.stderr) == (1, True), done.stderr
     assert "global_step_40" in done.stderr
