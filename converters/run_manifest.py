@@ -39,7 +39,11 @@ def find(root: Path) -> tuple[dict[str, Any], list[str]]:
     """
     notes: list[str] = []
     found = []
-    for path in _manifests(root.absolute()):
+    try:
+        paths = list(_manifests(root.absolute()))
+    except OSError as error:  # a folder above the checkpoint that may not be read
+        return {}, [f"no manifest of the run: {error}"]
+    for path in paths:
         try:
             manifest = _read(path)
         except (OSError, ValueError, RecursionError) as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from merge_helpers import assert_same_tensors, snapshot
 from merge_jobs import Recorded
 
 from converters.merge import main
@@ -24,13 +26,16 @@ def test_arguments_of_verls_merger(unpacked: Recorded, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--trust-remote-code"], "executed"),
         (["--hf_upload_path", "me/model"], "uploaded"),
         (["--private"], "uploaded"),
-        (["--is_value_model"], "value heads"),
         (["--backend", "zarr"], "invalid choice"),
         (["--max-shard-size", "big"], "is no size"),
-        (["--step", "x"], "invalid int"),
+        (["--step", "x"], "is no step number"),
+        (["--step", "-1"], "is no step number"),
+        (["--workers", "0"], "is no number of threads"),
+        (["--lora-alpha", "nan"], "is no alpha"),
+        (["--dtype", "int8"], "invalid choice"),
+        (["--dry-run", "--verify"], "leave out --verify"),
         (["--tie", "--unknown"], "unrecognized"),
     ],
 )
@@ -44,13 +49,61 @@ def test_usage_errors(
     assert not (tmp_path / "out").exists()
 
 
-def test_tie_flag_on_an_untied_model(
-    unpacked: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [("--tie-word-embedding", "the model is not tied"), ("--is_value_model", "no value head")],
+)
+def test_what_is_said_of_the_model_is_checked(
+    unpacked: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, told: str
 ) -> None:
     arguments = ["--local_dir", str(unpacked.run), "--target_dir", str(tmp_path / "out")]
-    assert main([*arguments, "--tie-word-embedding"]) == 1
-    assert "the model is not tied" in capsys.readouterr().err
+    assert main([*arguments, option]) == 1
+    assert told in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_verified_reported_and_seen_before(
+    unpacked: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["--local_dir", str(unpacked.run), "--target_dir", str(out), "--trust-remote-code"]
+    assert main([*arguments, "--dry-run", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert not out.exists()
+    assert main([*arguments, "--verify", "--json"]) == 0
+    told = capsys.readouterr()
+    report = json.loads(told.out)
+    assert (report["tensors"], report["bytes"], report["step"]) == (25, planned["bytes"], 3)
+    assert report["verified"] is True
+    assert "no effect" in told.err
+    assert {"README.md", "merge_manifest.json", "model.safetensors"} <= {path.name for path in out.iterdir()}
+
+
+def test_verify_of_what_is_there_writes_nothing(
+    unpacked: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["--local_dir", str(unpacked.run), "--target_dir", str(out)]
+    assert main(arguments) == 0
+    before = snapshot(out)
+    assert main([*arguments, "--verify"]) == 0
+    assert "byte for byte" in capsys.readouterr().out
+    assert snapshot(out) == before
+    weights = bytearray((out / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (out / "model.safetensors").write_bytes(weights)
+    assert main([*arguments, "--verify"]) == 1
+    assert "model.safetensors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_another_type_is_written_and_verified(unpacked: Recorded, tmp_path: Path, dtype: str) -> None:
+    import torch
+
+    out = tmp_path / "out"
+    assert main(["--local_dir", str(unpacked.run), "--target_dir", str(out), "--dtype", dtype, "--verify"]) == 0
+    assert_same_tensors(unpacked.hf, out, getattr(torch, dtype))
+    assert json.loads((out / "config.json").read_text())["torch_dtype"] == dtype
 
 
 @pytest.mark.parametrize("base", ["nothing", "empty"])
@@ -69,4 +122,4 @@ def test_as_a_module(unpacked: Recorded, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == f"converters.merge: error: {tmp_path / 'no'}: does not exist\n"
+    assert done.stderr.startswith(f"converters.merge: error: {tmp_path / 'no'}: does not exist")

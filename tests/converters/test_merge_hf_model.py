@@ -42,7 +42,7 @@ def _actor(model: Path) -> Path:
 def test_copied_and_checked(model: Path, unpacked: Recorded, tmp_path: Path) -> None:
     result = merge(_actor(model), tmp_path / "out")
     assert_same_tensors(unpacked.hf, tmp_path / "out")
-    assert (result.checkpoint.backend, result.checkpoint.step) == ("hf", 5)
+    assert (result.found.backend, result.found.step) == ("hf", 5)
 
 
 def test_unknown_architecture_is_copied_with_a_note(model: Path, unpacked: Recorded, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_exact_and_the_checkpoint_is_not_touched(unpacked: Recorded, tmp_path: P
     result = merge(unpacked.run, tmp_path / "out")
     assert_same_tensors(unpacked.hf, tmp_path / "out")
     assert snapshot(unpacked.run) == before
-    assert (result.checkpoint.step, result.checkpoint.layout) == (3, "v1")
+    assert (result.found.step, result.found.layout) == (3, "v1")
     manifest = json.loads((tmp_path / "out" / "merge_manifest.json").read_text())
     assert (manifest["step"], manifest["tensors"], manifest["dtypes"]) == (3, 25, ["BF16"])
     hf = unpacked.actor / "huggingface"
