@@ -1,5 +1,5 @@
-# One command each: make setup | demo | test | cluster-test | bench | bench-start | bench-reward | bench-data | lint | env-061 |
-# env-vllm | env-bench | cluster-up | cluster-down | clean | help
+# One command each: make setup | demo | test | cluster-test | bench | bench-start | bench-reward | bench-data | bench-convert |
+# lint | env-061 | env-vllm | env-bench | cluster-up | cluster-down | clean | help
 #
 # Two options for machines unlike the one that this was written on:
 #   PYTHON=/path/to/python3.11   the interpreter of new environments (default: the first of 3.11, 3.12, 3.10 that runs).
@@ -23,7 +23,7 @@ PIP      := pip --disable-pip-version-check --quiet
 # not compile, which it reports by its exit code and pip ignores as well.
 COMPILE  = $(1)/bin/python -m compileall -q -j 0 $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null 2>&1 || true
 
-.PHONY: setup demo test cluster-test bench bench-start bench-reward bench-data lint env-061 env-vllm env-bench cluster-up cluster-down clean help system-packages
+.PHONY: setup demo test cluster-test bench bench-start bench-reward bench-data bench-convert lint env-061 env-vllm env-bench cluster-up cluster-down clean help system-packages
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -55,7 +55,7 @@ cluster-test: setup system-packages  ## every cluster test, also those that take
 	@.venv/bin/python -m pytest tests/cluster $(PYTEST_ARGS)
 
 bench:  ## all benchmarks, one after the other
-	@worst=0; for part in bench-start bench-reward bench-data; do $(MAKE) --no-print-directory $$part || worst=$$?; done; exit $$worst
+	@worst=0; for part in bench-start bench-reward bench-data bench-convert; do $(MAKE) --no-print-directory $$part || worst=$$?; done; exit $$worst
 
 bench-start: setup system-packages  ## how quickly a job starts: on the cluster beside other ways, and on 256 simulated nodes
 	@bring_up=0; .venv/bin/python tests/bench/bring_up.py || bring_up=$$?; \
@@ -66,6 +66,9 @@ bench-reward: setup env-vllm env-bench  ## how quickly rewards are scored, besid
 
 bench-data: setup  ## how quickly raw data is converted, beside pandas and datasets, and its memory; about 5 minutes, 8 GB
 	@.venv/bin/python tests/bench/data/run.py $(BENCH_ARGS)
+
+bench-convert: setup  ## how quickly a checkpoint is merged, beside verl's merger and cp, and its memory; about 3 minutes, 15 GB
+	@.venv/bin/python tests/bench/convert/run.py $(BENCH_ARGS)
 
 lint: setup system-packages  ## ruff, mypy, shellcheck (scripts and a rendered job)
 	@.venv/bin/python tests/lint.py
