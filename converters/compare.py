@@ -1,5 +1,6 @@
 """`python -m converters.compare A B`: two Hugging Face model folders, tensor by tensor.
 
+examples:
     python -m converters.compare hf_model models/Qwen3-4B
     python -m converters.compare merged_bf16 merged_fp32 --ignore-dtype --rtol 0.004
 

@@ -13,6 +13,7 @@ from typing import Any
 from converters import (
     config_drift,
     families,
+    foreign,
     fsdp,
     hf_config,
     hf_files,
@@ -92,6 +93,8 @@ def prepare(options: Options) -> Conversion:
     found = locate(options.local_dir, options.step, options.backend, options.role)
     folder = hf_files.config_folder(found.huggingface, options.base_model, found.root)
     path = folder / hf_files.CONFIG
+    if found.backend != "hf":
+        foreign.refuse_vision(path)
     tensors, adapter = _tensors(found, options)
     steps, model, notes = _plan(found, path, tensors, options.value_model)
     notes = [*found.notes, *notes]

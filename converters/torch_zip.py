@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import os
+import reprlib
 import struct
 import zipfile
 import zlib
@@ -79,7 +80,7 @@ class _Storages:
 
     def __call__(self, pid: Any) -> Storage:
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], str)):
-            raise ConvertError(f"{self._path}: refused: persistent id {pid!r} is not a storage")
+            raise ConvertError(f"{self._path}: refused: persistent id {reprlib.repr(pid)} is not a storage")
         dtype, key, count = pid[1], str(pid[2]), pid[4]
         member = self._members.get(f"data/{key}")
         nbytes = count * (1 if dtype == UNTYPED else DTYPE_BYTES[dtype])

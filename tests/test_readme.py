@@ -50,6 +50,7 @@ def test_every_command_of_the_readme_is_one_that_a_test_runs():
         "make ",
         "python -m launch.render ",
         "python -m launch.status ",
+        "python -m converters.",  # tests/converters/test_readme_merge.py
         "python -m data_prep.",  # tests/data_prep/test_readme_data.py
         "python -m reward.",  # tests/reward/test_readme_rewards.py
         "sbatch run_grpo.sh",
