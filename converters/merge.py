@@ -10,6 +10,7 @@ message names file or tensor, and the remedy; 2 usage; 130, 143 stopped, and --r
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -17,6 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+# numpy starts a thread for each processor, which spins for a tenth of a second; steps have threads of their own.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from converters import arguments, convert
 from converters.arguments import Command, Options

@@ -112,13 +112,13 @@ class Reader:
         return True
 
     def _take(self, nbytes: int) -> Words:
-        """A spare buffer of at least `nbytes`."""
+        """A spare buffer of at least `nbytes`, or a new one that serves other steps too."""
         with self._lock:
             for number, buffer in enumerate(self._spare):
                 if buffer.size >= nbytes:
                     return self._spare.pop(number)
             self._spare[:] = self._spare[:-1]
-        return np.empty(nbytes, np.uint8)
+        return np.empty(max(nbytes, self._block_bytes), np.uint8)
 
     def _at(self, tensor: GlobalTensor, index: tuple[int, ...]) -> list[Chunk]:
         """Chunks that hold a part of a place."""
