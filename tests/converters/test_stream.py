@@ -277,7 +277,8 @@ def _reference(values: Any, target: str) -> Any:
         kind = "<f4" if target == "F32" else "<f2"
         with np.errstate(over="ignore"):
             return values.astype(kind).astype(np.float64)
-    upper = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.int64)
+    with np.errstate(over="ignore"):
+        upper = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.int64)
     candidates = (np.stack([upper - 1, upper, upper + 1]).clip(0, 0xFFFF).astype(np.uint32) << 16).view(np.float32)
     # Beyond the largest, infinity counts as the next power of two.
     limit = np.float64(2.0**128)
