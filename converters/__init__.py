@@ -1,17 +1,18 @@
 """Checkpoints to Hugging Face models: what verl saved goes in, what `transformers` loads comes out.
 
-The way of a merge, one module a step:
+The way of a merge, a folder a step:
 
-    locate         which folder holds the weights, and in which layout
-    torch_dist     Megatron-core `torch_dist` shards  \\
-    fsdp           FSDP2 DTensor shards                > name -> GlobalTensor, nothing read yet
-    hf_model       a model that is Hugging Face already: checked and copied
-    hf_config      config.json -> dimensions, tied or untied
+    checkpoint     which folder holds the weights, in which layout; is it whole; its tables of tensors, no more
+      pickles      what torch.save and Megatron pickled, by an interpreter that runs nothing
+      storage      tensors in files: chunks, rows, checksums, types
+    hf             config.json and the files beside the weights; weights that are Hugging Face's already
     families       one table of rules a model family
-    plan           every tensor of the checkpoint -> tensors of the output, or a list of what is wrong
-    hf_writer      safetensors shards of a bounded size, in a folder that becomes the target at the end
-    merge          the command
+    lora           adapters, merged or kept
+    planning       every tensor of the checkpoint -> tensors of the output, or a list of what is wrong
+    writing        safetensors shards of a bounded size, in a folder that becomes the target at the end
+    comparing      the result with its checkpoint, one model with another
 
-No module imports torch, verl or Megatron, and nothing that a checkpoint contains is executed
-(`safe_unpickle`). Tensors are moved as words of their own size, so the result is bit for bit what was saved.
+`merge`, `compare` and `resume` are the commands, `convert` is the way from end to end. No module imports torch,
+verl or Megatron, and nothing that a checkpoint contains is executed. Tensors are moved as words of their own size,
+so the result is bit for bit what was saved.
 """

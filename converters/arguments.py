@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from converters.hf_writer import parse_size
-from converters.locate import BACKENDS, ROLES
+from converters.checkpoint.locate import BACKENDS, ROLES
+from converters.writing.hf_writer import parse_size
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _EPILOG = """\

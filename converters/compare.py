@@ -29,11 +29,18 @@ from math import isinf
 from pathlib import Path
 from typing import Any
 
-from converters import hf_model
+from converters.comparing.model_difference import (
+    EMBED,
+    HEAD,
+    Difference,
+    ModelDifference,
+    Tolerance,
+    compare_models,
+)
 from converters.errors import ConvertError
-from converters.folder_difference import FileDifference, compare_files
-from converters.hf_config import read_json
-from converters.model_difference import EMBED, HEAD, Difference, ModelDifference, Tolerance, compare_models
+from converters.hf import hf_model
+from converters.hf.folder_difference import FileDifference, compare_files
+from converters.hf.hf_config import read_json
 from converters.printing import escaped
 
 _SHOWN = 20

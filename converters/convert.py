@@ -10,37 +10,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from converters import (
-    config_drift,
-    families,
-    foreign,
-    fsdp,
-    hf_config,
-    hf_files,
-    hf_model,
-    journal,
-    lora,
-    lora_folder,
-    plan,
-    run_manifest,
-    run_plan,
-    torch_dist,
-    value_head,
-)
+from converters import families
 from converters.arguments import Options
-from converters.dry_run import DryRun
+from converters.checkpoint import foreign, fsdp, run_manifest, torch_dist, value_head
+from converters.checkpoint.locate import Checkpoint, locate
+from converters.checkpoint.run_manifest import RUN_MANIFEST
+from converters.comparing.verify import Verified, verify
 from converters.errors import ConvertError, listing
-from converters.hf_config import ModelConfig
-from converters.hf_writer import MANIFEST, SafetensorsWriter, write_json
-from converters.locate import Checkpoint, locate
-from converters.lora import Adapter
-from converters.model_card import CARD, model_card
-from converters.progress import Progress
-from converters.run_manifest import RUN_MANIFEST
-from converters.steps import Output, Step, whole
-from converters.target_folder import target
-from converters.tensors import GlobalTensor
-from converters.verify import Verified, verify
+from converters.hf import config_drift, hf_config, hf_files, hf_model
+from converters.hf.hf_config import ModelConfig
+from converters.hf.hf_files import write_json
+from converters.lora import adapters, lora_folder
+from converters.lora.adapters import Adapter
+from converters.planning import plan
+from converters.planning.dry_run import DryRun
+from converters.planning.steps import Output, Step, whole
+from converters.storage.tensors import GlobalTensor
+from converters.writing import journal, run_plan
+from converters.writing.hf_writer import SafetensorsWriter
+from converters.writing.model_card import CARD, model_card
+from converters.writing.progress import Progress
+from converters.writing.target_folder import MANIFEST, target
 
 _ADAPTER = "lora_adapter"
 _FLOATS = ("F64", "F32", "BF16", "F16")
@@ -101,7 +91,7 @@ def prepare(options: Options) -> Conversion:
     raw = hf_config.read_json(path)
     _check_asserted(options, raw, model, path)
     if adapter is not None and options.lora == "merge":
-        steps = lora.added(adapter, steps, model.tied if model else bool(raw.get("tie_word_embeddings")))
+        steps = adapters.added(adapter, steps, model.tied if model else bool(raw.get("tie_word_embeddings")))
         notes.append(f"{adapter.summary}: merged")
     elif adapter is not None:
         notes.append(f"{adapter.summary}: kept in {_ADAPTER}")
@@ -233,15 +223,15 @@ def _tensors(found: Checkpoint, options: Options) -> tuple[dict[str, GlobalTenso
         return torch_dist.read_index(found.weights), None
     if found.backend == "fsdp":
         tensors = value_head.renamed(fsdp.read_index(found.weights), found.root)
-        tensors, adapter = lora.separate(tensors, found.root, options.lora_alpha)
+        tensors, adapter = adapters.separate(tensors, found.root, options.lora_alpha)
     else:
         tensors = hf_model.read_index(found.weights) if found.backend == "hf" else {}
         if found.adapter is not None:
             adapter = lora_folder.read_adapter(found.adapter, options.lora_alpha)
     if adapter is not None and not tensors:
-        tensors = lora.with_base(adapter, options.base_model)
+        tensors = adapters.with_base(adapter, options.base_model)
     if adapter is not None and options.lora == "merge":
-        tensors = lora.with_replaced(tensors, adapter)
+        tensors = adapters.with_replaced(tensors, adapter)
     return tensors, adapter
 
 

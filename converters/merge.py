@@ -26,7 +26,7 @@ from converters import arguments, convert
 from converters.arguments import Command, Options
 from converters.convert import Conversion
 from converters.errors import ConvertError
-from converters.target_folder import MANIFEST
+from converters.writing.target_folder import MANIFEST
 
 
 def merge(local_dir: Path, target_dir: Path, **options: Any) -> Conversion:

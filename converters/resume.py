@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from converters.locate import TRACKER, steps_in
-from converters.whole import problems_of_step
+from converters.checkpoint.locate import TRACKER, steps_in
+from converters.checkpoint.whole import problems_of_step
 
 
 @dataclass

@@ -24,7 +24,7 @@ from converters.families.rules import (
     keep_dtype,
     runs,
 )
-from converters.hf_config import ConfigClass
+from converters.hf.hf_config import ConfigClass
 
 __all__ = [
     "COPY", "FAMILIES", "GATE_UP", "LANGUAGE", "QKV", "VOCAB", "Family", "Place", "Rule", "Run", "family",

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from converters.errors import ConvertError
 from converters.families.rules import VOCAB, Rule
-from converters.hf_config import Change, ModelConfig
+from converters.hf.hf_config import Change, ModelConfig
 
 LANGUAGE, TOKENS, SEQUENCE = "ForCausalLM", "ForTokenClassification", "ForSequenceClassification"
 _OUT_WEIGHT, _OUT_BIAS = "output_layer.weight", "output_layer.bias"

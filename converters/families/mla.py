@@ -12,7 +12,7 @@ from __future__ import annotations
 from converters.families.dense import DOWN, EMBEDDING, FINAL_NORM, GATE_AND_UP, MLP_NORM
 from converters.families.moe import EXPERTS_DOWN, EXPERTS_GATE_UP, ROUTER, shared_experts
 from converters.families.rules import SPARSE, Rule
-from converters.hf_config import Numbers
+from converters.hf.hf_config import Numbers
 
 _MCORE = "decoder.layers.self_attention."
 _HF = "model.layers.{layer}.self_attn."

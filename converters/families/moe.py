@@ -20,7 +20,7 @@ from converters.families.dense import (
     qkv_bias,
 )
 from converters.families.rules import GATE_UP, SPARSE, Rule
-from converters.hf_config import Numbers
+from converters.hf.hf_config import Numbers
 
 _IN_LAYER = "model.layers.{layer}."
 # Both are called experts: the module of the layer, and the list in it.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from converters.hf_config import ModelConfig
+from converters.hf.hf_config import ModelConfig
 
 COPY, QKV, GATE_UP, VOCAB = "copy", "qkv", "gate_up", "vocab"
 ALL, DENSE, SPARSE = "all", "dense", "sparse"

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from converters import families, stream
-from converters.hf_config import ModelConfig
-from converters.plan import Step
+from converters import families
+from converters.hf.hf_config import ModelConfig
+from converters.planning.plan import Step
+from converters.writing import stream
 
 
 def load(folder: Path) -> dict[str, Any]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from converters import families, hf_config, plan, torch_dist
-from converters.locate import Checkpoint, locate
-from converters.steps import Step
+from converters import families
+from converters.checkpoint import torch_dist
+from converters.checkpoint.locate import Checkpoint, locate
+from converters.hf import hf_config
+from converters.planning import plan
+from converters.planning.steps import Step
 
 
 def planned(path: Path) -> tuple[Checkpoint, list[Step]]:

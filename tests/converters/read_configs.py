@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from converters import config_drift
+from converters.hf import config_drift
 
 SMALL = {
     "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1,

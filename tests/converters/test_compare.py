@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from merge_helpers import edit_json
 
-from converters import values
 from converters.compare import main
+from converters.comparing import values
 
 ROOT = Path(__file__).parents[2]
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -390,7 +390,7 @@ def test_help_has_an_example_that_works(pair: tuple[Path, Path]) -> None:
 def test_numbers_are_those_of_torch(dtype: str) -> None:
     import torch
 
-    from converters.tensors import TORCH_DTYPES
+    from converters.storage.tensors import TORCH_DTYPES
 
     if dtype.startswith("float8"):
         bits = torch.arange(256, dtype=torch.uint8)

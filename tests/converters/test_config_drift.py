@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from read_configs import ROPES, YARN, rotary, write, write_native
 
-from converters import config_drift, hf_files
 from converters.errors import ConvertError
+from converters.hf import config_drift, hf_files
 
 ROOT = Path(__file__).parents[2]
 
@@ -301,7 +301,7 @@ def test_real_tokenizers_agree(tmp_path: Path) -> None:
     """As transformers 5 writes them: the end token of tokenizer_config.json has its number in tokenizer.json."""
     from merge_models import tokenizer
 
-    from converters.token_ids import read_tokens
+    from converters.hf.token_ids import read_tokens
 
     real = tokenizer()
     real.save_pretrained(tmp_path)

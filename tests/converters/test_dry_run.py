@@ -11,15 +11,15 @@ from merge_helpers import snapshot
 from merge_jobs import Recorded
 from plans import planned
 
-from converters import dry_run
-from converters.dry_run import DryRun
+from converters.checkpoint.locate import Checkpoint
 from converters.families import Run
-from converters.fold import fold, split_text
-from converters.hf_files import companions
-from converters.locate import Checkpoint
+from converters.hf.hf_files import companions
 from converters.merge import merge
-from converters.steps import LowRank, Output, Step, whole
-from converters.tensors import GlobalTensor
+from converters.planning import dry_run
+from converters.planning.dry_run import DryRun
+from converters.planning.fold import fold, split_text
+from converters.planning.steps import LowRank, Output, Step, whole
+from converters.storage.tensors import GlobalTensor
 
 
 def _tensor(name: str, *shape: int, dtype: str = "BF16") -> GlobalTensor:

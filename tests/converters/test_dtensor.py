@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.distributed.tensor.placement_types import Shard, _StridedShard
 
-from converters import dtensor, torch_zip
-from converters.dtensor import Ranges, chunk, strided_chunk
+from converters.checkpoint import dtensor, torch_zip
+from converters.checkpoint.dtensor import Ranges, chunk, strided_chunk
 from converters.errors import ConvertError
-from converters.pickle_machine import Record
+from converters.pickles.pickle_machine import Record
 
 
 def rows(ranges: Ranges) -> list[int]:

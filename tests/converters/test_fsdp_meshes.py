@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 from merge_helpers import load
 
-from converters import dtensor, fsdp, lora, plan, stream, torch_zip
+from converters.checkpoint import dtensor, fsdp, torch_zip
 from converters.errors import ConvertError
+from converters.lora import adapters
 from converters.merge import merge
-from converters.stored import Storage, StoredTensor
+from converters.planning import plan
+from converters.storage.stored import Storage, StoredTensor
+from converters.writing import stream
 
 pytestmark = pytest.mark.engine
 
@@ -115,9 +118,9 @@ def test_meshes_as_earlier_torch_pickled_them(name: str, form: str, meshes: Path
             assert dtensor.part(value, key, path, rank) == dtensor.part(state[key], key, path, rank)
 
 
-def _merged(base: dict[str, Any], adapter: lora.Adapter | None) -> dict[str, Any]:
+def _merged(base: dict[str, Any], adapter: adapters.Adapter | None) -> dict[str, Any]:
     assert adapter is not None
-    steps = lora.added(adapter, [plan.whole(tensor) for tensor in base.values()], tied=False)
+    steps = adapters.added(adapter, [plan.whole(tensor) for tensor in base.values()], tied=False)
     found: dict[str, list[Any]] = {}
     for step in steps:
         for block in stream.blocks(step):
@@ -128,11 +131,11 @@ def _merged(base: dict[str, Any], adapter: lora.Adapter | None) -> dict[str, Any
 @pytest.mark.parametrize("name", ["lora", "lora_only"])
 def test_adapter_that_verl_saved_is_merged_as_peft_merges_it(name: str, meshes: Path) -> None:
     actor = meshes / name / "actor"
-    base, adapter = lora.separate(fsdp.read_index(actor), actor)
+    base, adapter = adapters.separate(fsdp.read_index(actor), actor)
     assert adapter is not None
     if name == "lora_only":
         assert not base
-        base = lora.with_base(adapter, meshes / "lora" / "base")
+        base = adapters.with_base(adapter, meshes / "lora" / "base")
     found, expected = _merged(base, adapter), load(meshes / "lora" / "merged")
     assert set(found) == set(expected)
     for key, tensor in expected.items():

@@ -14,9 +14,12 @@ import pytest
 import torch
 import transformers
 
-from converters import fsdp, lora, lora_config, lora_folder, plan, stream, value_head
+from converters.checkpoint import fsdp, value_head
 from converters.errors import ConvertError
-from converters.tensors import GlobalTensor
+from converters.lora import adapters, lora_config, lora_folder
+from converters.planning import plan
+from converters.storage.tensors import GlobalTensor
+from converters.writing import stream
 
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -66,12 +69,12 @@ def save(model: Any, actor: Path, keys: Callable[[str], bool] = lambda _: True, 
     return actor
 
 
-def merged(base: dict[str, GlobalTensor], adapter: lora.Adapter | None, tied: bool = False) -> dict[str, Any]:
+def merged(base: dict[str, GlobalTensor], adapter: adapters.Adapter | None, tied: bool = False) -> dict[str, Any]:
     """Output name -> words."""
     assert adapter is not None
-    steps = [plan.whole(tensor) for tensor in lora.with_replaced(base, adapter).values()]
+    steps = [plan.whole(tensor) for tensor in adapters.with_replaced(base, adapter).values()]
     found: dict[str, list[Any]] = {}
-    for step in lora.added(adapter, steps, tied):
+    for step in adapters.added(adapter, steps, tied):
         for block in stream.blocks(step):
             found.setdefault(block.output.name, []).append(block.words.copy())
     return {name: np.concatenate(parts) for name, parts in found.items()}
@@ -91,7 +94,7 @@ def same(one: dict[str, Any], other: dict[str, torch.Tensor]) -> None:
 def test_merged_float32_is_what_peft_merges_bit_for_bit(name: str, tmp_path: Path) -> None:
     model = trained(**SETTINGS[name])
     actor = save(model, tmp_path / "actor")
-    found = merged(*lora.separate(fsdp.read_index(actor), actor))
+    found = merged(*adapters.separate(fsdp.read_index(actor), actor))
     same(found, model.merge_and_unload().state_dict())
 
 
@@ -99,7 +102,7 @@ def test_merged_float32_is_what_peft_merges_bit_for_bit(name: str, tmp_path: Pat
 def test_kept_adapter_gives_the_logits_of_the_training(name: str, tmp_path: Path) -> None:
     model = trained(**SETTINGS[name]).eval()
     actor = save(model, tmp_path / "actor")
-    base, adapter = lora.separate(fsdp.read_index(actor), actor)
+    base, adapter = adapters.separate(fsdp.read_index(actor), actor)
     assert adapter is not None
     lora_folder.write_adapter(adapter, tmp_path / "lora_adapter", base)
     lora_folder.check_written(adapter, tmp_path / "lora_adapter")
@@ -121,7 +124,7 @@ def test_folder_of_peft_merges_into_the_base(name: str, tmp_path: Path) -> None:
     before = trained(**SETTINGS[name]).unload()
     before.save_pretrained(tmp_path / "base")
     adapter = lora_folder.read_adapter(tmp_path / "adapter")
-    found = merged(lora.with_base(adapter, tmp_path / "base"), adapter)
+    found = merged(adapters.with_base(adapter, tmp_path / "base"), adapter)
     same(found, model.merge_and_unload().state_dict())
 
 
@@ -129,7 +132,7 @@ def test_bfloat16_is_rounded_once(tmp_path: Path) -> None:
     """peft rounds the product, then the sum: of the exact sum the nearest bfloat16 is what is written here."""
     model = trained(torch.bfloat16, target_modules=LINEAR)
     actor = save(model, tmp_path / "actor")
-    found = merged(*lora.separate(fsdp.read_index(actor), actor))
+    found = merged(*adapters.separate(fsdp.read_index(actor), actor))
     other = 0
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name, theirs in model.merge_and_unload().state_dict().items():
@@ -151,14 +154,14 @@ def test_adapter_saved_alone_takes_its_base_from_the_base_model(tmp_path: Path) 
     model = trained(target_modules=LINEAR)
     actor = save(model, tmp_path / "actor", lambda name: "lora_" in name, config=False)
     (actor / "lora_train_meta.json").write_text('{"r": 4, "lora_alpha": 6, "task_type": "CAUSAL_LM"}')
-    base, adapter = lora.separate(fsdp.read_index(actor), actor)
+    base, adapter = adapters.separate(fsdp.read_index(actor), actor)
     assert base == {}
     assert adapter is not None
     trained(target_modules=LINEAR).unload().save_pretrained(tmp_path / "base")
     for folder in (None, actor):
         with pytest.raises(ConvertError, match="--base_model"):
-            lora.with_base(adapter, folder)
-    same(merged(lora.with_base(adapter, tmp_path / "base"), adapter), model.merge_and_unload().state_dict())
+            adapters.with_base(adapter, folder)
+    same(merged(adapters.with_base(adapter, tmp_path / "base"), adapter), model.merge_and_unload().state_dict())
     assert "rank 4 on 14 modules, scale 1.5" in adapter.summary
 
 
@@ -172,7 +175,7 @@ def test_alpha(meta: Any, option: float | None, scale: float, tmp_path: Path) ->
     actor = save(trained(target_modules=["q_proj"]), tmp_path / "actor", config=False)
     if meta is not None:
         (actor / "lora_train_meta.json").write_text(json.dumps(meta))
-    _, adapter = lora.separate(fsdp.read_index(actor), actor, option)
+    _, adapter = adapters.separate(fsdp.read_index(actor), actor, option)
     assert adapter is not None
     assert {pair.scale for pair in adapter.pairs.values()} == {scale}
 
@@ -191,13 +194,13 @@ def test_alpha_that_is_not_known_is_an_error(meta: Any, option: Any, match: str,
     if meta is not None:
         (actor / "lora_train_meta.json").write_text(json.dumps(meta))
     with pytest.raises(ConvertError, match=match):
-        lora.separate(fsdp.read_index(actor), actor, option)
+        adapters.separate(fsdp.read_index(actor), actor, option)
 
 
 def test_ranks_of_many_kinds_need_the_whole_settings(tmp_path: Path) -> None:
     actor = save(trained(**SETTINGS["patterns"]), tmp_path / "actor", config=False)
     with pytest.raises(ConvertError, match=r"ranks 2, 4, 5.*adapter_config\.json"):
-        lora.separate(fsdp.read_index(actor), actor, 6)
+        adapters.separate(fsdp.read_index(actor), actor, 6)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +212,7 @@ def test_ranks_of_many_kinds_need_the_whole_settings(tmp_path: Path) -> None:
 def test_other_adapters_are_refused_by_their_tensors(settings: Any, match: str, tmp_path: Path) -> None:
     actor = save(trained(target_modules=["q_proj"], **settings), tmp_path / "actor", config=False)
     with pytest.raises(ConvertError, match=match):
-        lora.separate(fsdp.read_index(actor), actor, 6)
+        adapters.separate(fsdp.read_index(actor), actor, 6)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +229,7 @@ def test_other_adapters_are_refused_by_their_settings(changes: Any, match: str, 
     path = actor / "lora_adapter" / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(ConvertError, match=match):
-        lora.separate(fsdp.read_index(actor), actor)
+        adapters.separate(fsdp.read_index(actor), actor)
 
 
 def test_two_adapters_are_refused(tmp_path: Path) -> None:
@@ -234,31 +237,31 @@ def test_two_adapters_are_refused(tmp_path: Path) -> None:
     model.add_adapter("second", peft.LoraConfig(r=4, target_modules=["v_proj"]))
     actor = save(model, tmp_path / "actor")
     with pytest.raises(ConvertError, match="adapters default, second"):
-        lora.separate(fsdp.read_index(actor), actor)
+        adapters.separate(fsdp.read_index(actor), actor)
 
 
 @pytest.mark.parametrize("settings", [{"target_modules": ["embed_tokens"]}, {"modules_to_save": ["embed_tokens"]}])
 def test_one_of_two_tied_weights_cannot_be_merged(settings: Any, tmp_path: Path) -> None:
     actor = save(trained(tied=True, **{"target_modules": ["q_proj"], **settings}), tmp_path / "actor")
     with pytest.raises(ConvertError, match=r"model\.embed_tokens trained, and the model ties"):
-        merged(*lora.separate(fsdp.read_index(actor), actor), tied=True)
+        merged(*adapters.separate(fsdp.read_index(actor), actor), tied=True)
 
 
 def test_weights_that_save_lora_only_lost(tmp_path: Path) -> None:
     model = trained(target_modules=["q_proj"], modules_to_save=["lm_head"])
     actor = save(model, tmp_path / "actor", lambda name: "lora_" in name)
     with pytest.raises(ConvertError, match="they are lost"):
-        lora.separate(fsdp.read_index(actor), actor)
+        adapters.separate(fsdp.read_index(actor), actor)
 
 
 def test_start_that_changed_the_base_needs_that_base(tmp_path: Path) -> None:
     model = trained(**SETTINGS["pissa"])
     actor = save(model, tmp_path / "actor", lambda name: "lora_" in name)
     model.unload().save_pretrained(tmp_path / "base")
-    _, adapter = lora.separate(fsdp.read_index(actor), actor)
+    _, adapter = adapters.separate(fsdp.read_index(actor), actor)
     assert adapter is not None
     with pytest.raises(ConvertError, match="init_lora_weights=pissa"):
-        lora.with_base(adapter, tmp_path / "base")
+        adapters.with_base(adapter, tmp_path / "base")
 
 
 def test_matrix_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -269,15 +272,15 @@ def test_matrix_that_is_missing_is_named(tmp_path: Path) -> None:
         lambda name: not name.endswith("layers.1.self_attn.q_proj.lora_B.default.weight"),
     )
     with pytest.raises(ConvertError, match=r"layers\.1\.self_attn\.q_proj: A \[4, 16\], B missing"):
-        lora.separate(fsdp.read_index(actor), actor)
+        adapters.separate(fsdp.read_index(actor), actor)
 
 
 def test_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     model = trained(target_modules=["q_proj", "down_proj"])
     actor = save(model, tmp_path / "actor", lambda name: "layers.1.mlp.down_proj.base_layer" not in name)
     with pytest.raises(ConvertError, match=r"without a weight in the base.*\n.*layers\.1\.mlp\.down_proj"):
-        lora.separate(fsdp.read_index(actor), actor)
-    base, adapter = lora.separate(fsdp.read_index(save(model, tmp_path / "whole")), tmp_path / "whole")
+        adapters.separate(fsdp.read_index(actor), actor)
+    base, adapter = adapters.separate(fsdp.read_index(save(model, tmp_path / "whole")), tmp_path / "whole")
     query = "model.layers.0.self_attn.q_proj.weight"
     base[query] = dataclasses.replace(base["model.layers.0.mlp.down_proj.weight"], name=query)
     with pytest.raises(ConvertError, match="its adapter makes"):
@@ -288,7 +291,7 @@ def test_kept_adapter_has_whole_settings_though_the_checkpoint_says_rank_and_alp
     model = trained(target_modules=LINEAR)
     actor = save(model, tmp_path / "actor", config=False)
     (actor / "lora_train_meta.json").write_text('{"r": 4, "lora_alpha": 6, "task_type": "CAUSAL_LM"}')
-    base, adapter = lora.separate(fsdp.read_index(actor), actor)
+    base, adapter = adapters.separate(fsdp.read_index(actor), actor)
     assert adapter is not None
     lora_folder.write_adapter(adapter, tmp_path / "kept", base)
     written = peft.LoraConfig.from_pretrained(tmp_path / "kept")
@@ -304,7 +307,7 @@ def test_kept_adapter_has_whole_settings_though_the_checkpoint_says_rank_and_alp
 @pytest.mark.parametrize("change", ["matrix", "alpha", "name"])
 def test_kept_adapter_that_was_damaged_is_told(change: str, tmp_path: Path) -> None:
     actor = save(trained(target_modules=["q_proj"]), tmp_path / "actor")
-    base, adapter = lora.separate(fsdp.read_index(actor), actor)
+    base, adapter = adapters.separate(fsdp.read_index(actor), actor)
     assert adapter is not None
     lora_folder.write_adapter(adapter, tmp_path / "kept", base)
     weights, config = tmp_path / "kept" / "adapter_model.safetensors", tmp_path / "kept" / "adapter_config.json"
@@ -329,7 +332,7 @@ def test_settings_as_verl_061_writes_them(tmp_path: Path) -> None:
     config |= {"task_type": "CAUSAL_LM", "peft_type": "LORA", "target_modules": list("all-linear")}
     (actor / "lora_adapter").mkdir()
     (actor / "lora_adapter" / "adapter_config.json").write_text(json.dumps(config))
-    base, adapter = lora.separate(fsdp.read_index(actor), actor)
+    base, adapter = adapters.separate(fsdp.read_index(actor), actor)
     assert adapter is not None
     lora_folder.write_adapter(adapter, tmp_path / "kept", base)
     assert peft.LoraConfig.from_pretrained(tmp_path / "kept").target_modules == set(LINEAR)
@@ -391,7 +394,7 @@ def test_critic_of_trl_with_an_adapter(tmp_path: Path) -> None:
     torch.nn.init.normal_(model.base_model.model.v_head.summary.lora_B.default.weight)
     actor = save(model, tmp_path / "critic")
     tensors = value_head.renamed(fsdp.read_index(actor), actor)
-    found = merged(*lora.separate(tensors, actor))
+    found = merged(*adapters.separate(tensors, actor))
     expected = model.merge_and_unload().v_head.summary
     # Of one row, whose products are summed in another order by torch.
     score = found["score.weight"].view(np.float32)

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from merge_helpers import run_step, split
 
-from converters import families, hf_config, plan
+from converters import families
 from converters.errors import ConvertError
 from converters.families import dense
 from converters.families.heads import split_name
-from converters.tensors import Chunk, GlobalTensor, Words
+from converters.hf import hf_config
+from converters.planning import plan
+from converters.storage.tensors import Chunk, GlobalTensor, Words
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "intermediate_size": 48, "vocab_size": 40,

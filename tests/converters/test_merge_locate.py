@@ -11,9 +11,9 @@ import torch
 from merge_helpers import edit_json, snapshot
 from merge_jobs import Recorded
 
-from converters import torch_dist
+from converters.checkpoint import torch_dist
+from converters.checkpoint.locate import TRACKER, locate
 from converters.errors import ConvertError
-from converters.locate import TRACKER, locate
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from merge_jobs import Recorded
 
-from converters import hf_writer, journal
 from converters.errors import ConvertError
 from converters.merge import main, merge
-from converters.target_folder import target
+from converters.writing import hf_writer, journal
+from converters.writing.target_folder import target
 
 ROOT = Path(__file__).parents[2]
 # 25 tensors: the first, some in the middle, the last, and when all of them are written.
@@ -25,7 +25,8 @@ PLACES = (0, 7, 24, 25)
 
 _STOPPING = """
 import signal, sys, time
-from converters import hf_writer, merge
+from converters.writing import hf_writer
+from converters import merge
 count = [0]
 last = int(sys.argv.pop(1))
 def wait():

@@ -21,11 +21,11 @@ import pytest
 import torch
 from merge_jobs import RECORDED, Recorded
 
-from converters import torch_zip
+from converters.checkpoint import torch_zip
+from converters.checkpoint.torch_dist import read_index
 from converters.errors import ConvertError
 from converters.merge import main, merge
-from converters.safe_unpickle import Record, unpickle
-from converters.torch_dist import read_index
+from converters.pickles.safe_unpickle import Record, unpickle
 
 
 class _Call:

@@ -18,13 +18,15 @@ import pytest
 from merge_helpers import assert_same_tensors, load
 from merge_jobs import Recorded
 
-from converters import hf_model, progress, run_plan
 from converters.errors import ConvertError
-from converters.hf_writer import SafetensorsWriter, parse_size, target
+from converters.hf import hf_model
 from converters.merge import main, merge
-from converters.plan import Output, Step, whole
-from converters.progress import Progress
-from converters.tensors import Words
+from converters.planning.plan import Output, Step, whole
+from converters.storage.tensors import Words
+from converters.writing import progress, run_plan
+from converters.writing.hf_writer import SafetensorsWriter, parse_size
+from converters.writing.progress import Progress
+from converters.writing.target_folder import target
 
 ROOT = Path(__file__).parents[2]
 

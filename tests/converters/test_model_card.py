@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from converters import run_manifest
-from converters.locate import Checkpoint
-from converters.model_card import model_card, plain
+from converters.checkpoint import run_manifest
+from converters.checkpoint.locate import Checkpoint
+from converters.writing.model_card import model_card, plain
 from launch.config import Job
 from launch.supervisor import manifest
 from launch.supervisor.hash_files import HASHES

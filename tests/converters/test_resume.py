@@ -13,9 +13,9 @@ import pytest
 import torch
 from merge_jobs import Recorded
 
-from converters.locate import TRACKER
+from converters.checkpoint.locate import TRACKER
+from converters.checkpoint.whole import problems_of_step
 from converters.resume import find, main, mend
-from converters.whole import problems_of_step
 
 MEGATRON = ["qwen3-v1_with_optimizer", "qwen3-tp2"]
 
@@ -222,7 +222,7 @@ def test_a_step_that_cannot_be_read_just_now_is_no_cut_one(
     def fails(path: Path) -> None:
         raise OSError(errno.EIO, "Input/output error", str(path))
 
-    monkeypatch.setattr("converters.whole.zipfile.ZipFile", fails)
+    monkeypatch.setattr("converters.checkpoint.whole.zipfile.ZipFile", fails)
     assert main([str(steps)]) == 1
     assert "Input/output error" in capsys.readouterr().err
     assert (steps / TRACKER).read_text() == "5"

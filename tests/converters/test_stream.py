@@ -17,15 +17,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from converters import pieces, stored, stream, torch_zip
-from converters.checksum import combine
+from converters.checkpoint import torch_zip
 from converters.errors import ConvertError
 from converters.families import Run
-from converters.plan import LowRank, Output, Step, whole
-from converters.rounding import convert
-from converters.row_reader import Reader
-from converters.stored import Storage, StoredTensor
-from converters.tensors import Chunk, GlobalTensor, Stored, Words, words
+from converters.planning.plan import LowRank, Output, Step, whole
+from converters.storage import pieces, stored
+from converters.storage.checksum import combine
+from converters.storage.rounding import convert
+from converters.storage.row_reader import Reader
+from converters.storage.stored import Storage, StoredTensor
+from converters.storage.tensors import Chunk, GlobalTensor, Stored, Words, words
+from converters.writing import stream
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.distributed import checkpoint
 
-from converters import torch_dist
+from converters.checkpoint import torch_dist
 from converters.errors import ConvertError
 
 WEIGHT = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)

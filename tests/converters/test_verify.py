@@ -17,11 +17,12 @@ from merge_helpers import edit_json, load, run_step
 from merge_jobs import Recorded
 from plans import planned
 
-from converters import hf_model, verify
+from converters.comparing import verify
 from converters.errors import ConvertError
-from converters.hf_files import companions
+from converters.hf import hf_model
+from converters.hf.hf_files import companions
 from converters.merge import merge
-from converters.steps import LowRank, Output, Step, whole
+from converters.planning.steps import LowRank, Output, Step, whole
 
 ROOT = Path(__file__).parents[2]
 INDEX = "model.safetensors.index.json"
@@ -337,8 +338,10 @@ def test_an_adapter_is_added_again_and_compared(tmp_path: Path) -> None:
 MEASURE = """
 import sys
 from pathlib import Path
-from converters import compare, hf_model, verify
-from converters.steps import whole
+from converters import compare
+from converters.hf import hf_model
+from converters.comparing import verify
+from converters.planning.steps import whole
 a, b = map(Path, sys.argv[1:])
 verify.verify([whole(t) for t in hf_model.read_index(a).values()], b)
 assert compare.main([str(a), str(b)]) == 0

@@ -1,0 +1,1 @@
+"""Two models, or a model and its checkpoint, tensor by tensor."""

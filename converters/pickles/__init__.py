@@ -1,0 +1,1 @@
+"""Pickles of checkpoints, read by an interpreter that runs nothing they name."""

@@ -1,0 +1,1 @@
+"""Tensors in files: types, global tensors made of chunks, and reading their rows with checksums."""

@@ -1,0 +1,1 @@
+"""Steps carried out: block by block into shards, several at a time, resumable, whole at the end."""

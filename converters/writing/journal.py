@@ -1,0 +1,170 @@
+"""What is finished of a conversion, on disk, so that `--resume` can go on after a kill.
+
+A file of JSON lines in the folder that is being written: the plan's digest and the writer, then a line for each
+tensor when all of it is written. Its lock tells whether the writer lives. A last line that was cut is dropped.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from converters.errors import ConvertError
+from converters.planning.plan import Step
+
+NAME = "merge_journal.jsonl"
+_FORMAT = 1
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+@dataclass
+class Journal:
+    """Open and locked; threads may share it.
+
+    Attributes:
+        finished: tensor -> CRC-32 of its bytes, from earlier lines.
+    """
+
+    path: Path
+    file: int
+    plan: str = ""
+    finished: dict[str, int] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def add(self, name: str, crc: int) -> None:
+        """A tensor is written to its end; what was read for it is checked."""
+        with self._lock:
+            self.finished[name] = crc
+            _append(self.file, {"tensor": name, "crc32": f"{crc:08x}"})
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        os.close(self.file)
+
+
+def digest(steps: Sequence[Step], folders: Sequence[Path], **options: object) -> str:
+    """A name for a conversion: its steps, options, and the files of `folders` by size and time of change."""
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    known = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    told = [
+        (
+            (step.source.name, step.source.dtype, step.source.shape, step.index),
+            [(output.name, output.dtype, output.shape) for output in step.outputs],
+            [(run.source_row, run.rows, run.output, run.output_row) for run in step.runs],
+            [(added.a.name, added.b.name, added.scale) for added in step.added],
+        )
+        for step in steps
+    ]
+    text = json.dumps([_FORMAT, known, told, sorted(options.items())], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def begin(path: Path, plan: str) -> Journal:
+    """A new journal.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    _locked(file)
+    _append(file, {"made_by": "converters.merge", "plan": plan, "host": socket.gethostname(), "pid": os.getpid()})
+    return Journal(path, file, plan)
+
+
+def take_over(path: Path) -> Journal | None:
+    """The journal of a writer that is gone; None: somebody else took it meanwhile.
+
+    Raises:
+        ConvertError: its writer lives, or it is no journal.
+    """
+    folder = path.parent
+    try:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        if not folder.exists():
+            return None
+        raise ConvertError(
+            f"{folder}: was not made by this command (no {NAME}). Remove it, or choose another target."
+        ) from error
+    try:
+        lock = _locked(file)
+        if lock is not False and not _is_at(file, path):
+            os.close(file)
+            return None
+        head, finished = _read(file, path)
+        if lock is False or (lock is None and _may_live(head)):
+            raise ConvertError(
+                f"{folder}: another merge writes here (process {head.get('pid')} on {head.get('host')}). Wait for "
+                "it, or end it; if there is no such process, remove the folder."
+            )
+    except BaseException:
+        os.close(file)
+        raise
+    return Journal(path, file, str(head.get("plan")), finished)
+
+
+def _locked(file: int) -> bool | None:
+    """True: by us; False: by another; None: this file system has no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        raise
+    return True
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether `path` is still this file: it may have been taken away before we had the lock."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _may_live(head: Mapping[str, object]) -> bool:
+    pid = head.get("pid")
+    if head.get("host") != socket.gethostname() or not isinstance(pid, int):
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _read(file: int, path: Path) -> tuple[dict[str, object], dict[str, int]]:
+    """First line and finished tensors; the rest of a cut line is taken off, so that the next is a line."""
+    data = os.pread(file, os.fstat(file).st_size, 0)
+    whole = data.rfind(b"\n") + 1
+    try:
+        lines = [json.loads(line) for line in data[:whole].splitlines()]
+        finished = {str(line["tensor"]): int(line["crc32"], 16) for line in lines[1:]}
+        head = lines[0] if lines else {}
+        if not isinstance(head, dict):
+            raise ValueError("no table in its first line")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConvertError(
+            f"{path}: damaged ({error}). Remove {path.parent}, and start without --resume."
+        ) from error
+    if whole != len(data):
+        os.ftruncate(file, whole)
+    return head, finished
+
+
+def _append(file: int, line: Mapping[str, object]) -> None:
+    data = json.dumps(line).encode() + b"\n"
+    while data:
+        data = data[os.write(file, data) :]
