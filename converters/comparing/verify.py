@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from converters.hf.folder_difference import value_differences
 from converters.hf.hf_config import read_json
 from converters.hf.hf_files import CONFIG, INDEX, TOKENIZERS
 from converters.planning.steps import Output, Step
+from converters.storage import checksum
 from converters.storage.checksum import combine
 from converters.storage.row_reader import Reader
 from converters.storage.tensors import GlobalTensor, as_bytes
@@ -244,16 +244,16 @@ class _Side:
         flat = np.ascontiguousarray(block.words).reshape(-1)
         found = self.file.read(begin, flat.size)
         if block.crc is None:
-            self.expected_crc = zlib.crc32(as_bytes(flat), self.expected_crc)
+            self.expected_crc = checksum.crc32(as_bytes(flat), self.expected_crc)
         else:
             self.expected_crc = combine(self.expected_crc, block.crc, flat.nbytes)
         self.rows += len(block.words)
         if np.array_equal(flat, found):
             # After the first difference the two sums go their own ways.
             same = self.differing == 0
-            self.found_crc = self.expected_crc if same else zlib.crc32(as_bytes(found), self.found_crc)
+            self.found_crc = self.expected_crc if same else checksum.crc32(as_bytes(found), self.found_crc)
             return
-        self.found_crc = zlib.crc32(as_bytes(found), self.found_crc)
+        self.found_crc = checksum.crc32(as_bytes(found), self.found_crc)
         places = np.flatnonzero(flat != found)
         self.differing += len(places)
         if self.first is None:

@@ -1,12 +1,18 @@
-"""CRC-32 of joined bytes from those of the parts, so that bytes in two orders are summed once.
+"""CRC-32 as zip files have it, and that of joined bytes from those of the parts.
 
-zlib's `crc32_combine`, which Python does not offer: polynomials over GF(2) modulo that of CRC-32, lowest bit first
-(zlib 1.3 crc32.c, `multmodp` and `x2nmodp`).
+`crc32` is Intel's ISA-L where the package `isal` is installed, ten times as quick as zlib's. `combine` is zlib's
+`crc32_combine`, which Python does not offer: polynomials over GF(2) modulo that of CRC-32, lowest bit first (zlib
+1.3 crc32.c, `multmodp` and `x2nmodp`). By it bytes that go two ways in two orders are summed once.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+
+try:
+    from isal.isal_zlib import crc32 as crc32
+except ImportError:
+    from zlib import crc32 as crc32
 
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31  # the polynomial 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import zlib
 from dataclasses import dataclass
 from math import prod
 from threading import Lock
 
 import numpy as np
 
+from converters.storage import checksum
 from converters.storage.checksum import combine
 from converters.storage.stored import BLOCK_BYTES, Storage, StoredTensor, crc_of, opened, read
 from converters.storage.tensors import DTYPE_BYTES, Stored, Words, as_bytes, words
@@ -122,7 +122,7 @@ class Piece:
         read(self._file, view, storage.start + begin, storage.path)
         if not self._claimed:
             return None
-        crc = zlib.crc32(view)
+        crc = checksum.crc32(view)
         self._crc = combine(self._crc, crc, len(view))
         self._at += len(view)
         return crc

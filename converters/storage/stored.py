@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from converters.errors import ConvertError
+from converters.storage import checksum
 from converters.storage.tensors import DTYPE_BYTES, Words, as_bytes, words
 
 BLOCK_BYTES = 1 << 20
@@ -90,7 +90,7 @@ class StoredTensor:
                 part = view[at : at + BLOCK_BYTES]
                 read(file, part, store.start + begin + at, store.path)
                 if check:
-                    crc = zlib.crc32(part, crc)
+                    crc = checksum.crc32(part, crc)
             if check:
                 store.compare(crc_of(file, store, begin + len(view), store.nbytes, crc))
 
@@ -134,7 +134,7 @@ def crc_of(
         assert spare is not None
         part = spare[: min(len(spare), end - begin)]
         read(file, part, storage.start + begin, storage.path)
-        crc = zlib.crc32(part, crc)
+        crc = checksum.crc32(part, crc)
         begin += len(part)
     return crc
 

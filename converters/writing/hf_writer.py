@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,6 +14,7 @@ import numpy as np
 from converters.errors import ConvertError
 from converters.hf.hf_files import INDEX, write_json
 from converters.planning.plan import Output
+from converters.storage import checksum
 from converters.storage.checksum import combine
 from converters.storage.tensors import DTYPE_BYTES, Words, as_bytes, words
 from converters.writing.journal import Journal
@@ -106,7 +106,7 @@ class SafetensorsWriter:
             raise ConvertError(f"{name}: {rows.dtype} {rows.shape}, the plan says {output.dtype} {output.shape}")
         data = as_bytes(np.ascontiguousarray(rows))
         if self._journal is not None:
-            known = zlib.crc32(data) if crc is None else crc
+            known = checksum.crc32(data) if crc is None else crc
             tensor.crc = combine(tensor.crc, known, len(data)) if tensor.rows else known
         self._shard[name].write(name, first_row * prod(tail) * DTYPE_BYTES[output.dtype], data)
         tensor.rows += len(rows)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
 from converters.planning.plan import Output
+from converters.storage import checksum
 from converters.storage.stored import BLOCK_BYTES, opened, read
 
 
@@ -70,7 +70,7 @@ class Shard:
             while left:
                 part = block[: min(len(block), left)]
                 read(file, part, at, self.path)
-                crc = zlib.crc32(part, crc)
+                crc = checksum.crc32(part, crc)
                 at, left = at + len(part), left - len(part)
         return crc
 
