@@ -143,7 +143,7 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   trainer.val_before_train=false
 )
 CHECK=("$PYTHON" -m launch.engines.verify --verl 0.9.1 -- "${TRAINER[@]:1}") # before Ray starts
-MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force)
+MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force --resume)
 SUPERVISE=(env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR"
   --nodes 2 --ray-gpus-head 7 --ray-gpus-other 8 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --reward-unresponsive 60 --min-cpus 24 --join-timeout 300 --ready-timeout 900 --end-margin 300 --stalled-after 3600 --expect-steps
   --job-file "$RUN_DIR/resolved.json" --data /project/data/train.parquet --data /project/data/test.parquet "${IN_SLURM[@]}"

@@ -170,7 +170,7 @@ TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
   actor_rollout_ref.rollout.load_format=auto
 )
 CHECK=("$PYTHON" -m launch.engines.verify --verl 0.6.1 -- "${TRAINER[@]:1}") # before Ray starts
-MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force)
+MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force --resume)
 SUPERVISE=(env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR"
   --nodes 1 --ray-gpus-head 2 --ray-gpus-other 2 --ray-cpus 24 --reward-unresponsive 60 --join-timeout 300 --ready-timeout 900 --end-margin 300 --stalled-after 3600 --expect-steps --logical-gpus --object-store 200000000
   --job-file "$RUN_DIR/resolved.json" --data /project/data/train.parquet --data /project/data/test.parquet "${IN_SLURM[@]}"
