@@ -26,7 +26,7 @@ def peak(runs: Runs) -> float:
 
 
 def targets(sizes: Mapping[int, Runs], largest: Mapping[int, int]) -> list[tuple[str, bool]]:
-    """A line and a verdict for each target. The copy to compare with is one that is on disk at the end, as ours is.
+    """A line and a verdict for each target. The copy to compare with is on disk at the end, as our result is.
 
     Args:
         sizes: MB of the checkpoint -> runs.
