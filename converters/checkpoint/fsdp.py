@@ -14,13 +14,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from converters.checkpoint import dtensor, torch_zip
 from converters.checkpoint.dtensor import Part, Piece
 from converters.checkpoint.torch_zip import StoredTensor
 from converters.errors import ConvertError, listing
-from converters.storage.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored, words
+from converters.storage.row_reader import Reader
+from converters.storage.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored
 
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt$")
 # What wrappers of a module put in its parameters' names: FSDP1, torch.compile, activation checkpointing.
@@ -80,6 +79,7 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
     ]
     if problems:
         raise listing(f"{directory}: shards do not hold the same tensors", problems, "Copy the checkpoint again.")
+    reader = Reader()
     return {
         name: _tensor(
             name,
@@ -87,6 +87,7 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
                 (path, dtensor.part(state[name], name, path, rank))
                 for rank, (path, state) in enumerate(zip(files, states, strict=True))
             ],
+            reader,
         )
         for name in states[0]
     }
@@ -110,7 +111,7 @@ def _state(path: Path) -> dict[str, Any]:
     return found
 
 
-def _tensor(name: str, parts: list[tuple[Path, Part]]) -> GlobalTensor:
+def _tensor(name: str, parts: list[tuple[Path, Part]], reader: Reader) -> GlobalTensor:
     """One tensor of the parts that all ranks hold, by rank."""
     first = parts[0][1]
     held: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Path, Piece]] = {}
@@ -125,7 +126,7 @@ def _tensor(name: str, parts: list[tuple[Path, Part]]) -> GlobalTensor:
             if piece.stored.dtype != part.dtype:
                 raise ConvertError(f"{path}: {name} holds {piece.stored.dtype}, {part.dtype} is said: damaged")
             other, same = held.setdefault(piece.place, (path, piece))
-            if same is not piece and not _same(same.stored, piece.stored):
+            if same is not piece and not _same(same.stored, piece.stored, reader):
                 raise ConvertError(
                     f"{path}: {name} at {list(piece.offsets)} is the same part as in {other.name}, with other "
                     "values: the shards do not belong together, or the replicas of the training drifted apart. "
@@ -141,7 +142,7 @@ def _tensor(name: str, parts: list[tuple[Path, Part]]) -> GlobalTensor:
     return GlobalTensor(name, first.shape, first.dtype, chunks)
 
 
-def _same(one: StoredTensor, other: StoredTensor) -> bool:
+def _same(one: StoredTensor, other: StoredTensor, reader: Reader) -> bool:
     """Whether two parts of one shape and type hold the same bits: by their storages' CRCs where these tell."""
     if (
         one.storage.crc is not None
@@ -152,10 +153,12 @@ def _same(one: StoredTensor, other: StoredTensor) -> bool:
     nbytes = prod(one.shape) * DTYPE_BYTES[one.dtype]
     if one.storage.nbytes == other.storage.nbytes == nbytes and one.stride == other.stride:
         return False
-    both = [np.empty(part.shape, dtype=words(part.dtype)) for part in (one, other)]
-    one.read_into(both[0])
-    other.read_into(both[1])
-    return np.array_equal(both[0], both[1])
+    return reader.same_bits(*(_alone(part) for part in (one, other)))
+
+
+def _alone(stored: StoredTensor) -> GlobalTensor:
+    zeros = (0,) * len(stored.shape)
+    return GlobalTensor("a part", stored.shape, stored.dtype, (Chunk(zeros, stored.shape, _opener(stored)),))
 
 
 def _opener(stored: StoredTensor) -> Callable[[], Stored]:

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from converters.errors import ConvertError, listing
 from converters.hf import hf_model
 from converters.lora import lora_config
 from converters.planning.plan import LowRank, Step
-from converters.storage.tensors import Chunk, GlobalTensor, Stored, Words, words
+from converters.storage.stored import StoredTensor
+from converters.storage.tensors import Chunk, GlobalTensor, Stored
 
 PREFIX = "base_model.model."
 _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<letter>[AB])(\.(?P<adapter>[^.]+))?\.weight")
@@ -267,24 +266,10 @@ def _transposed(tensor: GlobalTensor) -> GlobalTensor:
 
 
 def _turned(opened: Callable[[], Stored]) -> Callable[[], Stored]:
-    return lambda: _Transposed(opened())
+    def turned() -> Stored:
+        stored = opened()
+        if not isinstance(stored, StoredTensor):
+            raise TypeError(f"a matrix of an adapter is no {type(stored).__name__}")
+        return dataclasses.replace(stored, shape=stored.shape[::-1], stride=stored.stride[::-1])
 
-
-@dataclass(frozen=True)
-class _Transposed:
-    """A stored matrix with its axes changed."""
-
-    stored: Stored
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.stored.shape[::-1]
-
-    @property
-    def dtype(self) -> str:
-        return self.stored.dtype
-
-    def read_into(self, out: Words) -> None:
-        turned: Words = np.empty(self.stored.shape, dtype=words(self.dtype))
-        self.stored.read_into(turned)
-        out[...] = turned.T
+    return turned

@@ -6,8 +6,6 @@ is an error that lists every such tensor.
 
 from __future__ import annotations
 
-import numpy as np
-
 from converters import families
 from converters.errors import ConvertError, listing
 from converters.families import Family
@@ -15,11 +13,11 @@ from converters.hf.hf_config import ModelConfig
 from converters.planning.mcore_layout import HEAD as MCORE_HEAD
 from converters.planning.mcore_layout import Match
 from converters.planning.steps import LowRank, Output, Step, whole
+from converters.storage.row_reader import Reader
 from converters.storage.tensors import GlobalTensor
 
-__all__ = ["LowRank", "Output", "Step", "compare", "from_hf_names", "from_mcore", "same_bits", "whole"]
+__all__ = ["LowRank", "Output", "Step", "compare", "from_hf_names", "from_mcore", "whole"]
 
-_BLOCK_BYTES = 16 << 20
 _HEAD, _EMBED = "lm_head.weight", "model.embed_tokens.weight"
 _REMEDY = (
     "config.json and the checkpoint must be of one model: give --base_model the model that the training "
@@ -62,7 +60,7 @@ def from_hf_names(tensors: dict[str, GlobalTensor], family: Family, config: Mode
     _check_flags(family, config)
     tensors = dict(tensors)
     if config.tied and _HEAD in tensors and _EMBED in tensors:
-        if not same_bits(tensors[_HEAD], tensors[_EMBED]):
+        if not Reader().same_bits(tensors[_HEAD], tensors[_EMBED]):
             raise ConvertError(
                 f"{config.path} says tie_word_embeddings=true, and {_HEAD} differs from {_EMBED}: the model was "
                 "trained untied. Correct config.json, or give the right --base_model."
@@ -105,19 +103,6 @@ def compare(
         elif shape != expected[name]:
             problems.append(f"{name} is {list(shape)}, config.json makes it {list(expected[name])}")
     return problems
-
-
-def same_bits(one: GlobalTensor, other: GlobalTensor) -> bool:
-    """Compare two tensors block by block."""
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
-        return False
-    rows = max(1, _BLOCK_BYTES * one.shape[0] // max(1, one.nbytes))
-    rest = one.shape[1:]
-    for begin in range(0, one.shape[0], rows):
-        start, stop = (begin, *(0 for _ in rest)), (min(begin + rows, one.shape[0]), *rest)
-        if not np.array_equal(one.read(start, stop), other.read(start, stop)):
-            return False
-    return True
 
 
 def _fitted(tensors: dict[str, GlobalTensor], family: Family, config: ModelConfig) -> tuple[Family, ModelConfig]:

@@ -12,7 +12,7 @@ import numpy as np
 from converters.storage import checksum
 from converters.storage.checksum import combine
 from converters.storage.stored import BLOCK_BYTES, Storage, StoredTensor, crc_of, opened, read
-from converters.storage.tensors import DTYPE_BYTES, Stored, Words, as_bytes, words
+from converters.storage.tensors import DTYPE_BYTES, Computed, Stored, Words, as_bytes, words
 
 
 class Checks:
@@ -98,6 +98,7 @@ class Piece:
         row -= self.offsets[0]
         stored = self.stored
         if not isinstance(stored, StoredTensor):
+            assert isinstance(stored, Computed)
             if self._whole is None:
                 self._whole = np.empty(stored.shape, words(stored.dtype))
                 stored.read_into(self._whole)

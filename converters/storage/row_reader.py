@@ -9,7 +9,7 @@ that many tensors share it is taken before the first of them, in a pass of its o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from math import prod
 from threading import Lock
 
@@ -17,20 +17,19 @@ import numpy as np
 
 from converters.errors import ConvertError
 from converters.storage.pieces import Checks, Piece
-from converters.storage.stored import BLOCK_BYTES
+from converters.storage.stored import BLOCK_BYTES, StoredTensor
 from converters.storage.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored, Words, words
 
 Span = tuple[int, int]  # first row and the one after the last
 
 
 class Reader:
-    """Reads for one merge; its threads share one. Keeps what was checked, and which chunks hold which place."""
+    """Reads for one merge; its threads share one. Keeps what was checked, and tables of chunks of many places."""
 
     def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
         self._block_bytes = block_bytes
         self._lock = Lock()
         self._checks = Checks()
-        self._places: dict[tuple[int, int], tuple[GlobalTensor, dict[tuple[int, ...], list[Chunk]]]] = {}
         self._opened: dict[int, tuple[Chunk, Stored]] = {}
         self._spare: list[Words] = []
 
@@ -97,6 +96,8 @@ class Reader:
         """Whether two tensors are of one shape and type and have the same bits."""
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             return False
+        if _same_places(one, other):
+            return True
         # Chunks of the two may differ: what both have of a block is compared.
         left, right = self.rows(one), self.rows(other)
         at, mine, _ = next(left, (0, None, None))
@@ -120,21 +121,6 @@ class Reader:
             self._spare[:] = self._spare[:-1]
         return np.empty(max(nbytes, self._block_bytes), np.uint8)
 
-    def _at(self, tensor: GlobalTensor, index: tuple[int, ...]) -> list[Chunk]:
-        """Chunks that hold a part of a place."""
-        if not index:
-            return list(tensor.chunks)
-        key = (id(tensor), len(index))
-        with self._lock:
-            if key not in self._places:
-                places: dict[tuple[int, ...], list[Chunk]] = {}
-                for chunk in tensor.chunks:
-                    leading = zip(chunk.offsets[: len(index)], chunk.sizes[: len(index)], strict=True)
-                    for place in product(*(range(o, o + s) for o, s in leading)):
-                        places.setdefault(place, []).append(chunk)
-                self._places[key] = tensor, places  # the tensor lives on, its id is not given again
-            return self._places[key][1].get(index, [])
-
     def _open(self, chunk: Chunk, index: tuple[int, ...]) -> Stored:
         if prod(chunk.sizes[: len(index)]) == 1:
             return chunk.open()
@@ -146,7 +132,9 @@ class Reader:
     def _pieces(self, tensor: GlobalTensor, index: tuple[int, ...], wanted: Sequence[Span]) -> list[Piece]:
         pieces = []
         axes = len(index)
-        for chunk in self._at(tensor, index):
+        for chunk in tensor.chunks:
+            if not all(o <= i < o + s for i, o, s in zip(index, chunk.offsets, chunk.sizes, strict=False)):
+                continue
             offsets, sizes = chunk.offsets[axes:] or (0,), chunk.sizes[axes:] or (1,)
             rows = sum(max(0, min(b, offsets[0] + sizes[0]) - max(a, offsets[0])) for a, b in wanted if a < b)
             if not rows or 0 in sizes:
@@ -160,6 +148,18 @@ class Reader:
             place = tuple(i - o for i, o in zip(index, chunk.offsets, strict=False))
             pieces.append(Piece(self._checks, chunk.offsets, offsets, sizes, stored, place, rows))
         return sorted(pieces, key=lambda piece: piece.offsets)
+
+
+def _same_places(one: GlobalTensor, other: GlobalTensor) -> bool:
+    """Whether both are the same bytes of the same files, as tied weights are in what torch.save wrote."""
+    return len(one.chunks) == len(other.chunks) and all(
+        (a.offsets, a.sizes) == (b.offsets, b.sizes) and _is_same_file_part(a.open(), b.open())
+        for a, b in zip(one.chunks, other.chunks, strict=True)
+    )
+
+
+def _is_same_file_part(one: Stored, other: Stored) -> bool:
+    return isinstance(one, StoredTensor) and one == other
 
 
 def _bands(

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-import numpy as np
-
 from converters.errors import ConvertError
 from converters.storage import checksum
-from converters.storage.tensors import DTYPE_BYTES, Words, as_bytes, words
 
 BLOCK_BYTES = 1 << 20
 
@@ -62,37 +59,6 @@ class StoredTensor:
         """Whether the elements lie one after the other, the last axis first."""
         wanted = row_major(self.shape)
         return all(n == 1 or s == w for n, s, w in zip(self.shape, self.stride, wanted, strict=True))
-
-    def read_into(self, out: Words) -> None:
-        """Fill `out` and compare the storage's CRC-32 when the tensor is most of it.
-
-        Raises:
-            ConvertError: the file ends early, or the bytes are not those that were saved.
-        """
-        if out.size == 0:
-            return
-        size = DTYPE_BYTES[self.dtype]
-        if self.in_row_order:
-            self._read_checked(as_bytes(out), self.offset * size)
-            return
-        span = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) + 1
-        flat: Words = np.empty(span, dtype=words(self.dtype))
-        self._read_checked(as_bytes(flat), self.offset * size)
-        out[...] = np.lib.stride_tricks.as_strided(flat, self.shape, [s * size for s in self.stride])
-
-    def _read_checked(self, view: memoryview, begin: int) -> None:
-        store = self.storage
-        # A storage that is shared by many tensors (a flat buffer) would be read once for each of them.
-        check = store.crc is not None and store.nbytes <= 2 * len(view)
-        with opened(store.path) as file:
-            crc = crc_of(file, store, 0, begin) if check else 0
-            for at in range(0, len(view), BLOCK_BYTES):
-                part = view[at : at + BLOCK_BYTES]
-                read(file, part, store.start + begin + at, store.path)
-                if check:
-                    crc = checksum.crc32(part, crc)
-            if check:
-                store.compare(crc_of(file, store, begin + len(view), store.nbytes, crc))
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

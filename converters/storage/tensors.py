@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-
-from converters.errors import ConvertError
 
 Words = npt.NDArray[Any]
 
@@ -46,7 +44,7 @@ def words(dtype: str) -> np.dtype[Any]:
 
 
 class Stored(Protocol):
-    """One tensor in a file, not read yet."""
+    """One tensor, not read yet: a `stored.StoredTensor`, or `Computed`."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -54,8 +52,13 @@ class Stored(Protocol):
     @property
     def dtype(self) -> str: ...
 
+
+@runtime_checkable
+class Computed(Stored, Protocol):
+    """One tensor that is in no file."""
+
     def read_into(self, out: Words) -> None:
-        """Fill `out` (C-contiguous, same shape) and check the bytes' checksum where there is one."""
+        """Fill `out` (C-contiguous, same shape)."""
 
 
 @dataclass(frozen=True)
@@ -87,63 +90,12 @@ class GlobalTensor:
     def nbytes(self) -> int:
         return prod(self.shape) * DTYPE_BYTES[self.dtype]
 
-    def read(self, start: Sequence[int] | None = None, stop: Sequence[int] | None = None) -> Words:
-        """The block from `start` to `stop` (exclusive; default: all), read from the chunks that it touches.
-
-        Memory: the block, and for a chunk that is not a contiguous part of it, that chunk.
+    def read(self) -> Words:
+        """All of a small tensor.
 
         Raises:
-            ConvertError: a chunk is damaged, is not what the metadata says, or the chunks leave a hole or
-            overlap.
+            ConvertError: as `row_reader.Reader.rows`.
         """
-        begin = tuple(start) if start is not None else (0,) * len(self.shape)
-        end = tuple(stop) if stop is not None else self.shape
-        out: Words = np.empty([e - b for b, e in zip(begin, end, strict=True)], dtype=words(self.dtype))
-        filled = 0
-        for chunk in self._touching(begin, end):
-            low = tuple(max(b, o) for b, o in zip(begin, chunk.offsets, strict=True))
-            high = tuple(min(e, o + s) for e, o, s in zip(end, chunk.offsets, chunk.sizes, strict=True))
-            stored = chunk.open()
-            if stored.shape != chunk.sizes or stored.dtype != self.dtype:
-                raise ConvertError(
-                    f"{self.name}: the shard at {chunk.offsets} holds {stored.dtype} {list(stored.shape)}, "
-                    f"the metadata {self.dtype} {list(chunk.sizes)}: damaged. Copy the checkpoint again."
-                )
-            target = out[tuple(slice(a - b, z - b) for a, z, b in zip(low, high, begin, strict=True))]
-            sizes = tuple(z - a for a, z in zip(low, high, strict=True))
-            if sizes == chunk.sizes and target.flags.c_contiguous:
-                stored.read_into(target)
-            else:
-                whole: Words = np.empty(chunk.sizes, dtype=words(self.dtype))
-                stored.read_into(whole)
-                inside = tuple(slice(a - o, z - o) for a, z, o in zip(low, high, chunk.offsets, strict=True))
-                target[...] = whole[inside]
-            filled += prod(sizes)
-        if filled != out.size:
-            raise ConvertError(
-                f"{self.name}: the shards hold {filled} of {out.size} elements of the block {list(begin)} to "
-                f"{list(end)}: a shard is missing from the checkpoint. Copy it again, or take another step."
-            )
-        return out
+        from converters.storage.row_reader import Reader  # which imports this module
 
-    def _touching(self, begin: tuple[int, ...], end: tuple[int, ...]) -> list[Chunk]:
-        found = [c for c in self.chunks if _overlap(begin, end, c.offsets, _ends(c))]
-        for i, one in enumerate(found):
-            for other in found[i + 1 :]:
-                if _overlap(one.offsets, _ends(one), other.offsets, _ends(other)):
-                    raise ConvertError(
-                        f"{self.name}: shards at {one.offsets} and {other.offsets} overlap: the metadata "
-                        "is damaged. Copy the checkpoint again."
-                    )
-        return found
-
-
-def _ends(chunk: Chunk) -> tuple[int, ...]:
-    return tuple(o + s for o, s in zip(chunk.offsets, chunk.sizes, strict=True))
-
-
-def _overlap(a: tuple[int, ...], a_end: tuple[int, ...], b: tuple[int, ...], b_end: tuple[int, ...]) -> bool:
-    return all(
-        max(low, other) < min(high, other_high)
-        for low, high, other, other_high in zip(a, a_end, b, b_end, strict=True)
-    )
+        return Reader().whole(self)

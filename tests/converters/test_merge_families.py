@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -520,35 +519,3 @@ def test_actor_where_a_critic_is_asked_for(tmp_path: Path) -> None:
     shapes = {name: t.shape for name, t in _mcore(family, config).items()}
     with pytest.raises(ConvertError, match="no value head"):
         families.fitted(shapes, config, value_model=True)
-
-
-def test_holes_and_overlaps_between_chunks() -> None:
-    block = _InMemory(np.zeros((2, 3), "<u2"), "BF16")
-    hole = GlobalTensor(
-        "t", (5, 3), "BF16", (Chunk((0, 0), (2, 3), lambda: block), Chunk((3, 0), (2, 3), lambda: block))
-    )
-    with pytest.raises(ConvertError, match="12 of 15 elements"):
-        hole.read()
-    over = GlobalTensor(
-        "t", (3, 3), "BF16", (Chunk((0, 0), (2, 3), lambda: block), Chunk((1, 0), (2, 3), lambda: block))
-    )
-    with pytest.raises(ConvertError, match="overlap"):
-        over.read()
-
-
-@given(st.data())
-def test_any_block_of_any_chunking_is_the_slice(data: st.DataObject) -> None:
-    rows, columns = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 7))
-    whole = np.arange(rows * columns, dtype="<u2").reshape(rows, columns)
-    row_cuts = [0, *sorted(data.draw(st.sets(st.integers(1, max(1, rows - 1))))), rows]
-    column_cuts = [0, *sorted(data.draw(st.sets(st.integers(1, max(1, columns - 1))))), columns]
-    chunks = []
-    for a, b in pairwise(row_cuts):
-        for c, d in pairwise(column_cuts):
-            if b > a and d > c:
-                part = _InMemory(whole[a:b, c:d], "BF16")
-                chunks.append(Chunk((a, c), (b - a, d - c), lambda part=part: part))
-    tensor = GlobalTensor("t", (rows, columns), "BF16", tuple(chunks))
-    start = (data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1)))
-    stop = (data.draw(st.integers(start[0] + 1, rows)), data.draw(st.integers(start[1] + 1, columns)))
-    assert np.array_equal(tensor.read(start, stop), whole[start[0] : stop[0], start[1] : stop[1]])

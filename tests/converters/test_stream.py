@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
+import weakref
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -17,11 +19,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from converters import families
 from converters.checkpoint import torch_zip
 from converters.errors import ConvertError
 from converters.families import Run
+from converters.hf import hf_config
+from converters.planning import plan
 from converters.planning.plan import LowRank, Output, Step, whole
-from converters.storage import pieces, stored
+from converters.storage import checksum, pieces, stored
 from converters.storage.checksum import combine
 from converters.storage.rounding import convert
 from converters.storage.row_reader import Reader
@@ -202,18 +207,15 @@ def test_each_storage_is_checked_once_and_each_table_read_once(
     """Four layers in one chunk, and a chunk for each layer and rank."""
     summed, loads = [0], [0]
 
-    class Counting:
-        @staticmethod
-        def crc32(view: Any, crc: int = 0) -> int:
-            summed[0] += len(view)
-            return zlib.crc32(view, crc)
+    def crc32(view: Any, crc: int = 0) -> int:
+        summed[0] += len(view)
+        return zlib.crc32(view, crc)
 
     def counting(load: Callable[[], Stored]) -> Stored:
         loads[0] += 1
         return load()
 
-    for module in (pieces, stored):
-        monkeypatch.setattr(module, "zlib", Counting)
+    monkeypatch.setattr(checksum, "crc32", crc32)
     tensor = _numbers((4, 30, 8))
     for cuts in ([[], [], []], [[1, 2, 3], [15], []], [[1, 2, 3], [], [4]], [[2], [], []]):
         file = File(tmp_path / "f")
@@ -268,6 +270,69 @@ def test_same_bits_whatever_the_chunks(tmp_path: Path) -> None:
     other[29, 7] = 1
     assert not reader.same_bits(one, _chunked(file, other, [[11], [3]], "plain"))
     assert not reader.same_bits(one, _chunked(file, _numbers((8, 30)), [[], []], "plain"))
+
+
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes of tensors were read, one number a read."""
+    sizes: list[int] = []
+
+    def counting(file: int, view: memoryview, at: int, path: Path) -> None:
+        sizes.append(len(view))
+        read(file, view, at, path)
+
+    read = stored.read
+    for module in (pieces, stored):
+        monkeypatch.setattr(module, "read", counting)
+    return sizes
+
+
+def test_two_tensors_are_compared_in_one_pass_and_the_same_bytes_in_none(
+    tmp_path: Path, bytes_read: list[int]
+) -> None:
+    file, reader = File(tmp_path / "f"), Reader(16)
+    tensor = _numbers((30, 8))
+    one, again = (_chunked(file, tensor, [[7], []], "plain") for _ in range(2))
+    assert reader.same_bits(one, GlobalTensor("other", (30, 8), "BF16", one.chunks))
+    assert not bytes_read
+    assert reader.same_bits(one, again)
+    assert sum(bytes_read) == 2 * one.nbytes
+
+
+def test_a_tied_head_is_not_read_to_plan(tmp_path: Path, bytes_read: list[int]) -> None:
+    """torch.save wrote tied weights once; a plan without the model's other tensors is refused after that."""
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 4,
+        "vocab_size": 30,
+        "num_hidden_layers": 1,
+        "num_key_value_heads": 2,
+    }
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {**sizes, "architectures": ["Qwen2ForCausalLM"], "num_attention_heads": 2, "tie_word_embeddings": True}
+        )
+    )
+    family = families.family("Qwen2ForCausalLM", tmp_path)
+    one = _chunked(File(tmp_path / "f"), _numbers((30, 8)), [[7], []], "plain")
+    tensors = {
+        name: GlobalTensor(name, one.shape, "BF16", one.chunks)
+        for name in ("lm_head.weight", "model.embed_tokens.weight")
+    }
+    with pytest.raises(ConvertError, match=r"model\.norm\.weight"):
+        plan.from_hf_names(tensors, family, hf_config.read(tmp_path / "config.json", family.config))
+    assert not bytes_read
+
+
+def test_a_reader_keeps_no_tensor(tmp_path: Path) -> None:
+    """A plan makes one for each of ten thousands of places."""
+    reader, chunks = Reader(), _chunked(File(tmp_path / "f"), _numbers((2, 3, 4)), [[], [], []], "plain").chunks
+    for place in range(2):
+        source = GlobalTensor("t", (2, 3, 4), "BF16", chunks)
+        assert sum(len(rows) for _, rows, _ in reader.rows(source, (place,))) == 3
+        alive = weakref.ref(source)
+        del source
+        assert alive() is None
 
 
 TORCH = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
