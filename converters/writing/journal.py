@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -31,11 +31,13 @@ class Journal:
 
     Attributes:
         finished: tensor -> CRC-32 of its bytes, from earlier lines.
+        damage: why its lines cannot be read; None: they were.
     """
 
     path: Path
     file: int
     plan: str = ""
+    damage: str | None = None
     finished: dict[str, int] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
@@ -45,15 +47,20 @@ class Journal:
             self.finished[name] = crc
             _append(self.file, {"tensor": name, "crc32": f"{crc:08x}"})
 
+    @property
+    def in_place(self) -> bool:
+        """Whether its folder is still this writer's: not renamed, not taken by another."""
+        return _is_at(self.file, self.path)
+
     def close(self) -> None:
         """Let go of the lock."""
         os.close(self.file)
 
 
-def digest(steps: Sequence[Step], folders: Sequence[Path], **options: object) -> str:
-    """A name for a conversion: its steps, options, and the files of `folders` by size and time of change."""
-    files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
-    known = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+def digest(steps: Sequence[Step], files: Iterable[Path], **options: object) -> str:
+    """A name for a conversion: its steps, options, and the files that are read, by size and time of change."""
+    stats = {str(path.absolute()): path.stat() for path in files}
+    known = [(path, status.st_size, status.st_mtime_ns) for path, status in sorted(stats.items())]
     told = [
         (
             (step.source.name, step.source.dtype, step.source.shape, step.index),
@@ -83,7 +90,7 @@ def take_over(path: Path) -> Journal | None:
     """The journal of a writer that is gone; None: somebody else took it meanwhile.
 
     Raises:
-        ConvertError: its writer lives, or it is no journal.
+        ConvertError: its writer lives, or there is a folder and no journal in it.
     """
     folder = path.parent
     try:
@@ -99,7 +106,7 @@ def take_over(path: Path) -> Journal | None:
         if lock is not False and not _is_at(file, path):
             os.close(file)
             return None
-        head, finished = _read(file, path)
+        head, finished, damage = _read(file)
         if lock is False or (lock is None and _may_live(head)):
             raise ConvertError(
                 f"{folder}: another merge writes here (process {head.get('pid')} on {head.get('host')}). Wait for "
@@ -108,7 +115,7 @@ def take_over(path: Path) -> Journal | None:
     except BaseException:
         os.close(file)
         raise
-    return Journal(path, file, str(head.get("plan")), finished)
+    return Journal(path, file, str(head.get("plan")), damage, finished)
 
 
 def _locked(file: int) -> bool | None:
@@ -136,17 +143,22 @@ def _may_live(head: Mapping[str, object]) -> bool:
     pid = head.get("pid")
     if head.get("host") != socket.gethostname() or not isinstance(pid, int):
         return True
+    return lives(pid)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process of this host has this number."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
     return True
 
 
-def _read(file: int, path: Path) -> tuple[dict[str, object], dict[str, int]]:
-    """First line and finished tensors; the rest of a cut line is taken off, so that the next is a line."""
+def _read(file: int) -> tuple[dict[str, object], dict[str, int], str | None]:
+    """First line, finished tensors, and what is damaged; a cut line is taken off, so that the next is a line."""
     data = os.pread(file, os.fstat(file).st_size, 0)
     whole = data.rfind(b"\n") + 1
     try:
@@ -156,12 +168,10 @@ def _read(file: int, path: Path) -> tuple[dict[str, object], dict[str, int]]:
         if not isinstance(head, dict):
             raise ValueError("no table in its first line")
     except (ValueError, KeyError, TypeError) as error:
-        raise ConvertError(
-            f"{path}: damaged ({error}). Remove {path.parent}, and start without --resume."
-        ) from error
+        return {}, {}, repr(error)
     if whole != len(data):
         os.ftruncate(file, whole)
-    return head, finished
+    return head, finished, None
 
 
 def _append(file: int, line: Mapping[str, object]) -> None:

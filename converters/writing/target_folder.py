@@ -1,17 +1,19 @@
 """The folder that a conversion makes: whole at the end, or not there at all.
 
 It is written as OUT.partial beside it and renamed. After a signal OUT.partial stays, for `--resume`; after an
-error, a full disk too, it is removed.
+error, a full disk too, it is removed. What it replaces is back in its place if the renaming fails.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
+import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from converters.writing.journal import Journal
 
 MANIFEST = "merge_manifest.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REMOVED = "-removed"
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ def target(
         out: does not exist, or is an empty folder, or with `force` is the result of an earlier merge.
         need_bytes: that will be written, compared with the free space first.
         plan: `journal.digest` of what will be written.
-        resume: go on with what a killed run left; without it that is removed.
+        resume: go on with what a killed run left; without it that is removed. With `force` too, what was begun
+            from something else is removed, and is an error otherwise.
         forbidden: folders that `out` must not lie in (the checkpoint).
 
     Raises:
@@ -60,57 +64,134 @@ def target(
             raise ConvertError(
                 f"{out}: lies in the checkpoint {tree}, where nothing is written. Choose another target."
             )
-    replaces = _check_free(out, force)
-    partial = out.with_name(f"{out.name}.partial")
+    _check_kind(out)
+    partial = _partial(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        journal = _claimed(partial, plan, need_bytes, resume)
+        _clear(out)
+        old = _beside(out, "old") if _check_free(out, force, resume) else None
+        journal = _claimed(out, plan, need_bytes, resume, force)
     except OSError as error:
         raise ConvertError(f"{out}: cannot be written: {error}. Choose another target.") from error
     try:
-        yield Partial(partial, journal)
-        journal.path.unlink()
-        _sync(partial)
-        old = out.with_name(f"{out.name}.old-{os.getpid()}")
-        if replaces:
+        try:
+            yield Partial(partial, journal)
+            _sync_tree(partial)
+            _rename(partial, out, old)
+        except (KeyboardInterrupt, SystemExit):
+            if journal.in_place:
+                told = f"stopped; {partial} is kept: --resume goes on from there"
+                print(f"converters.merge: {told}", file=sys.stderr)
+            raise
+        except BaseException as error:
+            written = _allocated(partial)
+            if journal.in_place:
+                shutil.rmtree(partial, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise ConvertError(
+                    f"{out}: {error.strerror} after {written} of {need_bytes} bytes, which are removed again. "
+                    "Make room (disk, quota, ulimit -f), or choose another target."
+                ) from error
+            raise
+        _tidy(out, old)
+    finally:
+        journal.close()
+
+
+def _rename(partial: Path, out: Path, old: Path | None) -> None:
+    """`partial` becomes `out`, and `out` becomes `old`; after an error or a signal both have their names again."""
+    made = partial.stat()
+    try:
+        if old is not None:
             out.rename(old)
         partial.rename(out)
         _sync(out.parent)
-    except (KeyboardInterrupt, SystemExit):
-        print(f"converters.merge: stopped; {partial} is kept: --resume goes on from there", file=sys.stderr)
+    except BaseException:
+        # A signal comes before or after any of these: what has which name is on disk.
+        with suppress(OSError):
+            if os.path.samestat(out.stat(), made):
+                out.rename(partial)
+        if old is not None and old.exists():
+            old.rename(out)
         raise
-    except BaseException as error:
-        written = _allocated(partial)
-        shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in _FULL:
-            raise ConvertError(
-                f"{out}: {error.strerror} after {written} of {need_bytes} bytes, which are removed again. Make "
-                "room (disk, quota, ulimit -f), or choose another target."
-            ) from error
-        raise
-    finally:
-        journal.close()
-    if replaces:
-        shutil.rmtree(old)
 
 
-def _check_free(out: Path, force: bool) -> bool:
-    """Whether `out` holds an earlier merge to replace."""
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
+def _tidy(out: Path, old: Path | None) -> None:
+    """Take away the journal, which `out` does not need any more, and what it replaced."""
+    try:
+        (out / journals.NAME).unlink(missing_ok=True)
+        _sync(out)
+        if old is not None:
+            _remove(old, out)
+    except OSError as error:
+        print(f"converters.merge: {out} is whole; not removed: {error}", file=sys.stderr)
+
+
+def _partial(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")
+
+
+def _beside(out: Path, kind: str) -> Path:
+    """A name beside `out` that tells who made it."""
+    return out.with_name(f"{out.name}.{kind}-{_host()}-{os.getpid()}")
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
+
+
+def _clear(out: Path) -> None:
+    """Remove what killed processes of this host left beside `out`; what one was about to replace is put back."""
+    form = re.compile(
+        rf"{re.escape(out.name)}\.(?P<kind>partial|old)-{re.escape(_host())}-(?P<pid>[0-9]+)(?P<removed>{_REMOVED})?"
+    )
+    for path in sorted(out.parent.iterdir()):
+        match = form.fullmatch(path.name)
+        if match is None or path.is_symlink() or not path.is_dir():
+            continue
+        if int(match["pid"]) != os.getpid() and journals.lives(int(match["pid"])):
+            continue
+        taken = out.exists() and any(out.iterdir())
+        if match["kind"] == "old" and not match["removed"] and not taken:
+            path.rename(out)
+            print(f"converters.merge: {out}: put back, a merge was killed while it replaced it", file=sys.stderr)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _check_kind(out: Path) -> None:
+    if out.is_symlink():
+        raise ConvertError(
+            f"{out}: is a link to {out.readlink()}, and a folder is to have this name. Give the folder itself, or "
+            "remove the link."
+        )
+    if out.exists() and not out.is_dir():
         raise ConvertError(f"{out}: exists and is no folder. Choose another target.")
+
+
+def _check_free(out: Path, force: bool, resume: bool) -> bool:
+    """Whether `out` holds an earlier merge to replace."""
     if not out.exists() or not any(out.iterdir()):
         return False
     if not (out / MANIFEST).is_file():
         raise ConvertError(
             f"{out}: not empty, and not made by this command (no {MANIFEST}). Choose another target."
         )
-    if not force:
-        raise ConvertError(f"{out}: holds the result of an earlier merge. Add --force to replace it.")
-    return True
+    if force:
+        return True
+    with suppress(OSError):  # its writer may have been killed just before the end
+        (out / journals.NAME).unlink()
+    if resume:
+        raise ConvertError(
+            f"{out}: is whole, there is nothing to resume. Leave --resume out: --verify compares it with the "
+            "checkpoint, --force replaces it."
+        )
+    raise ConvertError(f"{out}: holds the result of an earlier merge. Add --force to replace it.")
 
 
-def _claimed(partial: Path, plan: str, need_bytes: int, resume: bool) -> Journal:
-    """The locked journal of `partial`, which is new, or what a killed run left of the same plan."""
+def _claimed(out: Path, plan: str, need_bytes: int, resume: bool, force: bool) -> Journal:
+    """The locked journal of the folder to write in, which is new, or what a killed run left of the same plan."""
+    partial = _partial(out)
     while True:
         if partial.is_symlink() or (partial.exists() and not partial.is_dir()):
             raise ConvertError(f"{partial}: exists and is no folder. Remove it, or choose another target.")
@@ -119,15 +200,21 @@ def _claimed(partial: Path, plan: str, need_bytes: int, resume: bool) -> Journal
             if left is None:
                 continue
             try:
+                other = _other(left, partial, plan)
+                if resume and other is None:
+                    _check_space(partial.parent, need_bytes - _allocated(partial))
+                    return left
+                if resume and not force:
+                    raise ConvertError(f"{other} Start without --resume, or with --force too, to begin anew.")
                 if resume:
-                    return _continued(left, partial, plan, need_bytes)
-                _remove(partial)
+                    print(f"converters.merge: {other} It is removed; begun anew.", file=sys.stderr)
+                _remove(partial, out)
             except BaseException:
                 left.close()
                 raise
             left.close()
         _check_space(partial.parent, need_bytes)
-        fresh = partial.with_name(f"{partial.name}-{os.getpid()}")
+        fresh = _beside(out, "partial")
         fresh.mkdir()
         journal = None
         try:
@@ -145,14 +232,16 @@ def _claimed(partial: Path, plan: str, need_bytes: int, resume: bool) -> Journal
         return journal
 
 
-def _continued(left: Journal, partial: Path, plan: str, need_bytes: int) -> Journal:
+def _other(left: Journal, partial: Path, plan: str) -> str | None:
+    """Why it is not possible to go on from what is left."""
+    if left.damage is not None:
+        return f"{left.path}: damaged ({left.damage})."
     if left.plan != plan:
-        raise ConvertError(
+        return (
             f"{partial}: was begun from another checkpoint or with other options, or the checkpoint has changed "
-            "since. Start without --resume."
+            "since."
         )
-    _check_space(partial.parent, need_bytes - _allocated(partial))
-    return left
+    return None
 
 
 def _check_space(parent: Path, need_bytes: int) -> None:
@@ -163,9 +252,11 @@ def _check_space(parent: Path, need_bytes: int) -> None:
         )
 
 
-def _remove(folder: Path) -> None:
-    """Under another name first: half of it must not look like something to go on from."""
-    going = folder.with_name(f"{folder.name}-{os.getpid()}-removed")
+def _remove(folder: Path, out: Path) -> None:
+    """Under another name first: half of it must not look like something to go on from, or to put back."""
+    kind = folder.name.removeprefix(f"{out.name}.").partition("-")[0]
+    going = _beside(out, kind)
+    going = going.with_name(going.name + _REMOVED)
     folder.rename(going)
     shutil.rmtree(going)
 
@@ -175,8 +266,16 @@ def _allocated(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def _sync_tree(folder: Path) -> None:
+    """Files first, then the folders that name them: what has the target's name is on disk."""
+    for parent, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            _sync(Path(parent, name))
+        _sync(Path(parent))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -7,17 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from merge_jobs import Recorded
 
+from converters import compare
 from converters.errors import ConvertError
 from converters.merge import main, merge
-from converters.writing import hf_writer, journal
-from converters.writing.target_folder import target
+from converters.writing import hf_writer, journal, target_folder
+from converters.writing.target_folder import MANIFEST, target
 
 ROOT = Path(__file__).parents[2]
 # 25 tensors: the first, some in the middle, the last, and when all of them are written.
@@ -188,8 +190,10 @@ def test_a_damaged_journal_is_an_error(unpacked: Recorded, tmp_path: Path) -> No
     _kill(unpacked.run, tmp_path / "out", 7)
     path = tmp_path / "out.partial" / journal.NAME
     path.write_bytes(path.read_bytes().replace(b'"crc32"', b'"crc33"'))
-    with pytest.raises(ConvertError, match=f"{journal.NAME}: damaged"):
+    with pytest.raises(ConvertError, match=f"{journal.NAME}: damaged.*Start without --resume"):
         merge(unpacked.run, tmp_path / "out", max_shard_bytes=8000, resume=True)
+    merge(unpacked.run, tmp_path / "out", max_shard_bytes=8000)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("what", ["options", "checkpoint"])
@@ -202,6 +206,49 @@ def test_another_plan_is_an_error(recorded: Recorded, tmp_path: Path, what: str)
         merge(recorded.run, out, max_shard_bytes=8000 if what == "checkpoint" else 9000, resume=True)
     merge(recorded.run, out)
     assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def _adapter(folder: Path) -> Path:
+    """A LoRA adapter of one module, and bases A and B that differ in its weight alone."""
+    from safetensors.numpy import save_file
+
+    config = {"architectures": ["NoTable"], "tie_word_embeddings": False}
+    for number, base in enumerate("AB"):
+        (folder / base).mkdir()
+        save_file({"x.weight": np.full((4, 6), number, np.float32)}, folder / base / "model.safetensors")
+        (folder / base / "config.json").write_text(json.dumps(config))
+    adapter = folder / "adapter"
+    adapter.mkdir()
+    matrices = {"A": np.ones((2, 6), np.float32), "B": np.ones((4, 2), np.float32)}
+    names = {f"base_model.model.x.lora_{letter}.weight": matrix for letter, matrix in matrices.items()}
+    save_file(names, adapter / "adapter_model.safetensors")
+    (adapter / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["x"]})
+    )
+    return adapter
+
+
+@pytest.mark.parametrize("changed", ["base_model", "base", "adapter"])
+def test_an_adapter_on_another_base_is_another_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """Tensors of two bases have the same names and shapes."""
+    adapter, out = _adapter(tmp_path), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(hf_writer.SafetensorsWriter, "finish", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            merge(adapter, out, base_model=tmp_path / "A")
+    if changed != "base_model":
+        os.utime(
+            tmp_path / "A" / "model.safetensors" if changed == "base" else adapter / "adapter_model.safetensors"
+        )
+    base = tmp_path / ("B" if changed == "base_model" else "A")
+    with pytest.raises(ConvertError, match="Start without --resume"):
+        merge(adapter, out, base_model=base, resume=True)
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -259,3 +306,172 @@ def test_an_error_of_a_resumed_merge_leaves_nothing(recorded: Recorded, tmp_path
     with pytest.raises(ConvertError):
         merge(recorded.run, out, max_shard_bytes=8000, resume=True)
     assert not list(out.parent.iterdir())
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_resume_with_force_goes_on_where_it_can(
+    unpacked: Recorded, tmp_path: Path, whole: dict[str, bytes], written: list[str], finished: bool
+) -> None:
+    """What the script of a job asks for: it does not know what an earlier attempt left."""
+    out = tmp_path / "out"
+    _kill(unpacked.run, out, 20)
+    if finished:
+        out.mkdir()
+        (out / MANIFEST).write_text("{}")
+    merge(unpacked.run, out, max_shard_bytes=8000, resume=True, force=True)
+    _assert_whole(out, whole)
+    assert len(written) < 10
+
+
+def test_resume_with_force_begins_anew_where_it_cannot(
+    unpacked: Recorded, tmp_path: Path, whole: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    _left(out, "of another plan")
+    merge(unpacked.run, out, max_shard_bytes=8000, resume=True, force=True)
+    assert "out.partial: was begun from another checkpoint or with other options" in capsys.readouterr().err
+    _assert_whole(out, whole)
+    merge(unpacked.run, out, max_shard_bytes=8000, resume=True, force=True)
+    _assert_whole(out, whole)
+
+
+def _left(out: Path, plan: str) -> None:
+    """What a signal leaves."""
+    with pytest.raises(KeyboardInterrupt), target(out, 0, plan):
+        raise KeyboardInterrupt
+
+
+def test_nothing_to_resume_because_it_is_whole(unpacked: Recorded, tmp_path: Path) -> None:
+    merge(unpacked.run, tmp_path / "out")
+    with pytest.raises(ConvertError, match=r"out: is whole, .*--verify compares"):
+        merge(unpacked.run, tmp_path / "out", resume=True)
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from converters.writing import target_folder
+out, place = Path(sys.argv[1]), sys.argv[2]
+rename = Path.rename
+def killed(self, to):
+    if self.name == "out.partial": os._exit(9)
+    return rename(self, to)
+if place == "between": Path.rename = killed
+else: setattr(target_folder, place, lambda *_: os._exit(9))
+with target_folder.target(out, 0, "plan", force=True) as partial:
+    (partial.folder / target_folder.MANIFEST).write_text("new")
+"""
+
+
+@pytest.mark.parametrize("place", ["_rename", "between", "_tidy", "_sync_tree"])
+def test_killed_in_the_last_moment(tmp_path: Path, place: str) -> None:
+    """Either the earlier result is there and the new one can be resumed, or the new one is there."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / MANIFEST).write_text("old")
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(out), place], cwd=ROOT, check=False)
+    assert done.returncode == 9
+    with pytest.raises(ConvertError, match="Add --force"), target(out, 0, "plan"):
+        pass
+    assert (out / MANIFEST).read_text() == ("new" if place == "_tidy" else "old")
+    assert not (out / journal.NAME).exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name not in ("out", "out.partial")] == []
+    with target(out, 0, "plan", force=True, resume=True) as partial:
+        assert (partial.folder / MANIFEST).exists() == (place != "_tidy")
+        (partial.folder / MANIFEST).write_text("newest")
+    assert (out / MANIFEST).read_text() == "newest"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("what", [OSError(5, "Input/output error"), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", ["old", "partial", "sync"])
+def test_what_is_replaced_comes_back_when_renaming_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, what: BaseException, when: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / MANIFEST).write_text("old")
+    rename, sync = Path.rename, target_folder._sync
+    raised: list[str] = []
+
+    def failing(at: str, done: Callable[[], object]) -> None:
+        if at != step or raised:
+            done()
+            return
+        raised.append(at)
+        if when == "after":
+            done()
+        raise what
+
+    def renaming(self: Path, to: Path) -> None:
+        at = "old" if ".old-" in to.name else "partial" if self.name == "out.partial" else ""
+        failing(at, lambda: rename(self, to))
+
+    monkeypatch.setattr(Path, "rename", renaming)
+    monkeypatch.setattr(
+        target_folder, "_sync", lambda path: failing("sync" if path == tmp_path else "", lambda: sync(path))
+    )
+    with pytest.raises(type(what)), target(out, 0, "plan", force=True) as partial:
+        (partial.folder / MANIFEST).write_text("new")
+    assert raised == [step]
+    assert (out / MANIFEST).read_text() == "old"
+    kept = isinstance(what, KeyboardInterrupt)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", *["out.partial"] * kept]
+    with target(out, 0, "plan", force=True, resume=True) as partial:
+        assert (partial.folder / MANIFEST).exists() == kept
+        (partial.folder / MANIFEST).write_text("new")
+    assert (out / MANIFEST).read_text() == "new"
+
+
+def test_what_cannot_be_removed_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+
+    def failing(path: Path, ignore_errors: bool = False) -> None:
+        raise OSError(16, "Device or resource busy", str(path))
+
+    for number in range(2):
+        with monkeypatch.context() as patch, target(out, 0, force=True) as partial:
+            patch.setattr(target_folder.shutil, "rmtree", failing)
+            (partial.folder / MANIFEST).write_text(str(number))
+    assert (out / MANIFEST).read_text() == "1"
+    assert "out is whole; not removed: [Errno 16] Device or resource busy" in capsys.readouterr().err
+    with target(out, 0, force=True):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_left_overs_of_dead_processes_of_this_host_are_removed(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    host, out = target_folder._host(), tmp_path / "out"
+    dead = [f"out.{kind}-{host}-{gone.pid}{end}" for kind in ("partial", "old") for end in ("", "-removed")]
+    kept = [
+        f"out.old-{host}-{os.getppid()}",
+        f"out.old-elsewhere-{gone.pid}",
+        f"out.old-{host}-{gone.pid}-mine",
+        f"out.olds-{host}-{gone.pid}",
+        f"other.old-{host}-{gone.pid}",
+    ]
+    out.mkdir()
+    (out / MANIFEST).write_text("{}")
+    for name in (*dead, *kept):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    with target(out, 0, force=True):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["out", *kept])
+
+
+def test_a_journal_in_the_result_is_no_part_of_it(unpacked: Recorded, tmp_path: Path) -> None:
+    """A kill between renaming and the removal of the journal."""
+    for name in ("out", "other"):
+        merge(unpacked.run, tmp_path / name)
+    (tmp_path / "out" / journal.NAME).write_text("{}\n")
+    arguments = ["--local_dir", str(unpacked.run), "--target_dir", str(tmp_path / "out")]
+    assert main([*arguments, "--verify"]) == 0
+    assert compare.main([str(tmp_path / "out"), str(tmp_path / "other")]) == 0
+    assert main(arguments) == 1
+    assert not (tmp_path / "out" / journal.NAME).exists()

@@ -123,6 +123,35 @@ def test_target_that_is_a_file_or_cannot_be_made(
         assert str(out.parent) in capsys.readouterr().err
 
 
+def test_target_that_is_a_link(unpacked: Recorded, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name, to in (("out", "folder"), ("dangling", "nowhere")):
+        (tmp_path / name).symlink_to(to)
+        with pytest.raises(ConvertError, match=f"{name}: is a link to {to}.*Give the folder itself"):
+            merge(unpacked.run, tmp_path / name)
+
+
+def test_all_of_it_is_flushed_to_disk(recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it has its name, and the folder that has the name after that."""
+    templates = recorded.actor / "huggingface" / "additional_chat_templates"
+    templates.mkdir()
+    (templates / "tools.jinja").write_text("{{ messages }}")
+    (templates.parent / "tokenizer.json").write_text("{}")
+    fsync, flushed = os.fsync, list[tuple[int, bool]]()
+
+    def noting(file: int) -> None:
+        flushed.append((os.fstat(file).st_ino, (tmp_path / "new" / "out").exists()))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    out = tmp_path / "new" / "out"
+    merge(recorded.run, out, max_shard_bytes=8000)
+    for path in (out, *out.rglob("*")):
+        assert (path.stat().st_ino, False) in flushed, path
+    assert (out / "additional_chat_templates" / "tools.jinja").is_file()
+    assert (out.parent.stat().st_ino, True) in flushed
+
+
 def test_read_only_target(unpacked: Recorded) -> None:
     """As a user who may not write there: root may write anywhere, and becomes another user first."""
     code = (
