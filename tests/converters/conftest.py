@@ -9,10 +9,11 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import merge_models
 import pytest
-from merge_jobs import JOBS, RECORDED, Recorded
+from merge_jobs import JOBS, JOBS_061, RECORDED, Recorded
 
 HERE = Path(__file__).parent
 
@@ -34,24 +35,47 @@ def written(hf_models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
             for name, (count, job) in JOBS.items()
             if count == ranks
         ]
-        listing = root / f"jobs{ranks}.json"
-        listing.write_text(json.dumps(jobs))
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)),
-            *(str(HERE / "write_checkpoints.py"), str(listing)),
-        ]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(HERE.parents[1]),
-            "VERL_USE_EXTERNAL_MODULES": "launch.rehearsal.backend",
-            "VERL_PLATFORM": "cpu",
-            "TORCH_COMPILE_DISABLE": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-        }
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        _write(sys.executable, ranks, jobs, root / f"jobs{ranks}.json")
     return {name: root / name / "actor" for name in JOBS}
+
+
+@pytest.fixture(scope="session")
+def written_by_061(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with hf/MODEL, by transformers 4.56, and NAME/actor for each of JOBS_061, by verl 0.6.1."""
+    python = Path(os.environ.get("VERL061_PYTHON") or HERE.parents[1] / ".envs/verl-0.6.1/bin/python")
+    if not python.is_file():
+        pytest.fail(f"{python} does not exist: run `make env-061`, or set VERL061_PYTHON to such a Python")
+    root = tmp_path_factory.mktemp("written-0.6.1")
+    models = dict.fromkeys(name.rsplit("-", 1)[0] for name in JOBS_061)
+    jobs = [
+        *({"kind": "model", "name": name, "out": str(root / "hf" / name)} for name in models),
+        *(
+            {**job, "hf": str(root / "hf" / name.rsplit("-", 1)[0]), "out": str(root / name / "actor")}
+            for name, job in JOBS_061.items()
+        ),
+    ]
+    _write(str(python), 2, jobs, root / "jobs.json")
+    return root
+
+
+def _write(python: str, ranks: int, jobs: list[dict[str, Any]], listing: Path) -> None:
+    """Run write_checkpoints.py on `ranks` processes."""
+    listing.write_text(json.dumps(jobs))
+    command = [
+        *(python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)),
+        *(str(HERE / "write_checkpoints.py"), str(listing)),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parents[1]),
+        "VERL_USE_EXTERNAL_MODULES": "launch.rehearsal.backend",
+        "VERL_PLATFORM": "cpu",
+        "TORCH_COMPILE_DISABLE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,11 @@
 """Put a Hugging Face model's weights into Megatron's modules: by hand, with nothing of what is under test.
 
 mbridge maps dense models only on a machine without Transformer Engine: experts of the local layer spec have other
-names than it knows. Every weight is built whole in Megatron's layout and then cut to the part of this rank.
+names than it knows. Every weight is built whole in Megatron's layout and then cut to the part of this rank:
+
+    fill    walks over the parameters that this rank's GPTModel has, and fails if one is left
+    _parts  the Hugging Face tensors of one parameter; for gate and up two, since each rank has a part of both
+    _cut    along the only axis whose length differs; experts are not cut but chosen, by their rank's first number
 """
 
 from __future__ import annotations

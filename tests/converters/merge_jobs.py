@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 RECORDED = Path(__file__).parent / "recorded" / "verl061_mcore0131_tp2_qwen3.tar.xz"
 
 _GATE = {"moe_shared_expert_gate": True}
-# folder name -> number of ranks, and what write_checkpoints.py is to do
+# Folder name, which begins with that of the model in merge_models, -> number of ranks, and the job for
+# write_checkpoints.py. `like`: the architecture that verl builds it as. verl has no entry for Mistral, whose
+# layers are Llama's; a critic is trained from the folder of a language model; a reward model is one with
+# another head.
 JOBS: dict[str, tuple[int, dict[str, Any]]] = {
     "qwen3-tp1": (1, {"kind": "megatron"}),
     "qwen3-v1_with_optimizer": (1, {"kind": "megatron", "v1": True}),
@@ -41,6 +44,24 @@ JOBS: dict[str, tuple[int, dict[str, Any]]] = {
     "mixtral-fsdp2": (2, {"kind": "fsdp", "dtype": "bfloat16"}),
     "deepseek-fsdp2": (2, {"kind": "fsdp", "dtype": "bfloat16"}),
     "qwen3_critic-fsdp2": (2, {"kind": "fsdp", "critic_of": "Qwen3ForCausalLM"}),
+}
+
+# The same by verl 0.6.1 and megatron-core 0.13.1, each on two ranks. Qwen3 is filled by hand: with the local
+# layers that a CPU needs, mbridge asks for one weight twice there and stops.
+JOBS_061: dict[str, dict[str, Any]] = {
+    "qwen2-tp2": {"kind": "megatron", "tp": 2, "v1": True},
+    "qwen2_tied-pp2": {"kind": "megatron", "pp": 2},
+    "llama-pp2": {"kind": "megatron", "pp": 2},
+    "qwen3-tp2": {"kind": "mcore", "tp": 2},
+    "mistral-tp2": {"kind": "mcore", "tp": 2, "like": "LlamaForCausalLM"},
+    # The gate of its shared expert is in verl's own layer spec there, not in megatron-core's settings.
+    "qwen2moe-ep2": {"kind": "mcore", "ep": 2, "initializer": "Qwen2MoEModel"},
+    "qwen3moe-ep2": {"kind": "mcore", "ep": 2, "v1": True},
+    "qwen3moe_mixed-pp2": {"kind": "mcore", "pp": 2, "overrides": {"moe_layer_freq": [0, 1, 0, 1]}},
+    "mixtral-tp2": {"kind": "mcore", "tp": 2},
+    "deepseek-ep2": {"kind": "mcore", "ep": 2},
+    "moonlight-tp2": {"kind": "mcore", "tp": 2},
+    "qwen3_critic-tp2": {"kind": "mcore", "tp": 2, "like": "Qwen3ForCausalLM", "value": "critic"},
 }
 
 

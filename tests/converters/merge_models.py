@@ -25,10 +25,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_odd": ("Qwen3ForCausalLM", {"head_dim": 16, "vocab_size": 1003}),
     "qwen2": ("Qwen2ForCausalLM", {}),
     "qwen2_tied": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
-    "llama": (
-        "LlamaForCausalLM",
-        {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
-    ),
+    "llama": ("LlamaForCausalLM", {"head_dim": 16, "rope_theta": 1e6}),
     "mistral": ("MistralForCausalLM", {"num_hidden_layers": 2, "sliding_window": None, "head_dim": 16}),
     "qwen2moe": ("Qwen2MoeForCausalLM", {**_EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 24}),
     "qwen3moe": ("Qwen3MoeForCausalLM", {**_EXPERTS, "num_experts": 4, "head_dim": 16}),
@@ -50,8 +47,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def make(name: str, folder: Path) -> Path:
-    """Write the model `name` (bfloat16), tokenizer and generation config to `folder`."""
+def make(name: str, folder: Path, biased: bool = False) -> Path:
+    """Write the model `name` (bfloat16), tokenizer and generation config to `folder`.
+
+    Args:
+        biased: a value head's bias is not zero, as it may be with verl 0.6.1.
+    """
     import torch
     import transformers
 
@@ -67,8 +68,8 @@ def make(name: str, folder: Path) -> Path:
         for buffer_name, buffer in model.named_buffers():
             if buffer_name.endswith("e_score_correction_bias"):
                 buffer.data = torch.randn(buffer.shape).bfloat16().float()  # as DeepSeek-V3 has it on the hub
-        if architecture.endswith("ForTokenClassification"):
-            model.score.bias.zero_()  # Megatron's value head has none
+        if architecture.endswith("ForTokenClassification") and not biased:
+            model.score.bias.zero_()  # Megatron's value head has none in verl 0.9.1
     if model.can_generate():
         model.generation_config.eos_token_id = [2, 0]
     model.save_pretrained(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from merge_helpers import assert_same_tensors, edit_json, snapshot
-from merge_jobs import JOBS
+from merge_jobs import JOBS, JOBS_061
 
 from converters.merge import main, merge
 
@@ -71,6 +71,20 @@ def _tensors(folder: Path) -> list:
     from merge_helpers import load
 
     return list(load(folder).values())
+
+
+@pytest.mark.parametrize("name", JOBS_061)
+def test_round_trip_of_verl_061_is_exact(name: str, written_by_061: Path, tmp_path: Path) -> None:
+    source, actor = written_by_061 / "hf" / name.rsplit("-", 1)[0], written_by_061 / name / "actor"
+    before, job = snapshot(actor), JOBS_061[name]
+    assert main(["--local_dir", str(actor), "--target_dir", str(tmp_path / "out"), "--verify", "--quiet"]) == 0
+    assert snapshot(actor) == before
+    assert b"optimizer" in (actor / "dist_ckpt" / ".metadata").read_bytes() or not job.get("v1")
+    assert_same_tensors(source, tmp_path / "out")
+    architectures = [
+        json.loads((side / "config.json").read_text())["architectures"] for side in (source, tmp_path / "out")
+    ]
+    assert architectures[0] == architectures[1] or ("like" in job and "value" not in job)
 
 
 def test_command_on_each_layout(written: dict[str, Path], hf_models: dict[str, Path], tmp_path: Path) -> None:

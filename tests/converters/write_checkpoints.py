@@ -17,8 +17,18 @@ from typing import Any
 from unittest.mock import patch
 
 
+def model(name: str, out: str) -> None:
+    """A model of merge_models as this version of transformers writes it."""
+    import merge_models
+    import torch
+
+    if torch.distributed.get_rank() == 0:
+        merge_models.make(name, Path(out), biased=_is_061())
+    torch.distributed.barrier()
+
+
 def megatron(hf: str, out: str, tp: int = 1, pp: int = 1, v1: bool = False, vocab_multiple: int = 0) -> None:
-    """verl 0.9.1's MegatronCheckpointManager with use_dist_checkpointing=True; `v1` puts the optimizer beside."""
+    """verl's MegatronCheckpointManager with use_dist_checkpointing=True; `v1` puts the optimizer beside."""
     import torch
     from megatron.core import mpu
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -28,23 +38,22 @@ def megatron(hf: str, out: str, tp: int = 1, pp: int = 1, v1: bool = False, voca
     mpu.initialize_model_parallel(tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp)
     model_parallel_cuda_manual_seed(0)
     config = AutoConfig.from_pretrained(hf)
-    config.rope_theta = config.rope_parameters["rope_theta"]  # where mbridge reads it
+    if hasattr(config, "rope_parameters"):  # transformers 5
+        config.rope_theta = config.rope_parameters["rope_theta"]  # where mbridge reads it
     extra = {"make_vocab_size_divisible_by": vocab_multiple} if vocab_multiple else {}
     bridge = AutoBridge.from_config(config, dtype=torch.bfloat16, **extra)
     ddp = {"wrap_with_ddp": True, "ddp_config": {"use_distributed_optimizer": True}} if v1 else {}
     model = bridge.get_model(weight_path=hf, bf16=True, fp16=False, **ddp)
-    optimizer = distributed_adam(model) if v1 else None
-    manager = megatron_manager(hf, config, bridge, model, ["model", "extra"], optimizer)
-    if v1:
-        save_v1(manager, out)
-    else:
-        manager.save_checkpoint(out, global_step=1)
+    save(megatron_manager(hf, config, bridge, model, distributed_adam(model) if v1 else None), out, v1)
     torch.distributed.barrier()
     mpu.destroy_model_parallel()
 
 
-def save_v1(manager: Any, out: str) -> None:
-    """Layout of verl 0.6.1: model, optimizer and RNG in one dist_ckpt, config and tokenizer in huggingface."""
+def save(manager: Any, out: str, v1: bool) -> None:
+    """`v1` has 0.9.1 write what 0.6.1 always does: all in one dist_ckpt, config and tokenizer in huggingface."""
+    if not v1 or _is_061():
+        manager.save_checkpoint(out, global_step=1)
+        return
     metadata = {"distrib_optim_sharding_type": "dp_reshardable"}  # verl's default
     state = manager._build_model_sharded_state_dict(metadata)
     state |= manager._build_optimizer_state_dict(dict(state), metadata)
@@ -66,7 +75,7 @@ def mcore(
     singleton: bool = False,
     **settings: Any,
 ) -> None:
-    """verl 0.9.1's own GPTModel, filled by `fill_mcore`, and its MegatronCheckpointManager.
+    """verl's own GPTModel, filled by `fill_mcore`, and its MegatronCheckpointManager.
 
     `singleton` names every expert (megatron-core's `singleton_local_shards`); `settings`: see `mcore_model`.
     """
@@ -82,16 +91,12 @@ def mcore(
     )
     model_parallel_cuda_manual_seed(0)
     config, transformer, model = mcore_model(hf, ddp=v1, **settings)
-    optimizer = distributed_adam(model) if v1 else None
     bridge = SimpleNamespace(config=transformer)
-    manager = megatron_manager(hf, config, bridge, model, ["model", "extra"], optimizer)
+    manager = megatron_manager(hf, config, bridge, model, distributed_adam(model) if v1 else None)
     if singleton:
         build = manager._build_sharded_state_dict_metadata
         manager._build_sharded_state_dict_metadata = lambda: {**build(), "singleton_local_shards": True}
-    if v1:
-        save_v1(manager, out)
-    else:
-        manager.save_checkpoint(out, global_step=1)
+    save(manager, out, v1)
     torch.distributed.barrier()
     mpu.destroy_model_parallel()
 
@@ -147,7 +152,8 @@ def mcore_model(
             vp_stage=vp_stage,
         )
         if value and post_process:
-            made.output_layer = torch.nn.Linear(config.hidden_size, 1, bias=False)  # LinearForLastLayer is one
+            # LinearForLastLayer is one; that of 0.6.1 has a bias.
+            made.output_layer = torch.nn.Linear(config.hidden_size, 1, bias=_is_061())
         return made
 
     wrap = {"wrap_with_ddp": True, "ddp_config": {"use_distributed_optimizer": True}} if ddp else {}
@@ -160,15 +166,15 @@ def mcore_model(
     return config, transformer, model
 
 
-def megatron_manager(
-    hf: str, config: Any, bridge: Any, model: Any, contents: list[str], optimizer: Any = None
-) -> Any:
-    """verl's MegatronCheckpointManager (0.6.1 or 0.9.1) that saves `contents` by dist_checkpointing."""
+def megatron_manager(hf: str, config: Any, bridge: Any, model: Any, optimizer: Any = None) -> Any:
+    """verl's MegatronCheckpointManager (0.6.1 or 0.9.1) that saves all it is given by dist_checkpointing."""
     import torch
     from omegaconf import OmegaConf
     from transformers import AutoTokenizer
     from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
 
+    # With an optimizer 0.9.1 asks for more of the trainer's configuration: `save` calls the parts by hand.
+    contents = ["model", "extra", *(["optimizer"] if optimizer is not None and _is_061() else [])]
     return MegatronCheckpointManager(
         config=OmegaConf.create({"model": {"path": hf}}),
         checkpoint_config=OmegaConf.create(
@@ -189,6 +195,12 @@ def megatron_manager(
         use_dist_checkpointing=True,
         bridge=None,
     )
+
+
+def _is_061() -> bool:
+    import verl
+
+    return bool(verl.__version__ == "0.6.1")
 
 
 def distributed_adam(model: Any) -> Any:
@@ -236,7 +248,7 @@ def main() -> None:
 
     torch.distributed.init_process_group("gloo")
     for job in json.loads(Path(sys.argv[1]).read_text()):
-        {"megatron": megatron, "mcore": mcore, "fsdp": fsdp}[job.pop("kind")](**job)
+        {"model": model, "megatron": megatron, "mcore": mcore, "fsdp": fsdp}[job.pop("kind")](**job)
     torch.distributed.destroy_process_group()
 
 

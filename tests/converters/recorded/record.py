@@ -34,8 +34,7 @@ def main() -> None:
         bridge = AutoBridge.from_config(config, dtype=torch.bfloat16)
         ddp = {"wrap_with_ddp": True, "ddp_config": {"use_distributed_optimizer": True}}
         model = bridge.get_model(weight_path=source, bf16=True, fp16=False, **ddp)
-    contents = ["model", "optimizer", "extra"]
-    manager = megatron_manager(source, config, bridge, model, contents, distributed_adam(model))
+    manager = megatron_manager(source, config, bridge, model, distributed_adam(model))
     manager.save_checkpoint(target, global_step=3)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
