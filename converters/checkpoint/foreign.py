@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from converters.errors import ConvertError
-from converters.hf.hf_config import read_json
+from converters.json_file import read_json
 
 ADAPTER_CONFIG = "adapter_config.json"
 _ITERATION = re.compile(r"iter_\d{7,}|release")

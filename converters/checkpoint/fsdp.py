@@ -7,8 +7,8 @@ process group, no device mesh, and nothing in them is executed.
 
 from __future__ import annotations
 
-import json
 import re
+import reprlib
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -18,10 +18,12 @@ from converters.checkpoint import dtensor, torch_zip
 from converters.checkpoint.dtensor import Part, Piece
 from converters.checkpoint.torch_zip import StoredTensor
 from converters.errors import ConvertError, listing
+from converters.json_file import read_json
 from converters.storage.row_reader import Reader
 from converters.storage.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored
 
-_SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt$")
+_SHARD = re.compile(r"model_world_size_(\d{1,7})_rank_(\d{1,7})\.pt$")
+_MOST_RANKS = 1_000_000
 # What wrappers of a module put in its parameters' names: FSDP1, torch.compile, activation checkpointing.
 _WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.")
 
@@ -40,12 +42,7 @@ def shard_files(directory: Path) -> list[Path]:
             found.setdefault(int(match[1]), {})[int(match[2])] = path
     config = directory / "fsdp_config.json"
     if config.is_file():
-        try:
-            world = int(json.loads(config.read_bytes())["world_size"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConvertError(
-                f"{config}: damaged: no world_size ({error}). Copy the checkpoint again."
-            ) from error
+        world = world_size(config)
     elif len(found) == 1:
         world = next(iter(found))
     else:
@@ -60,6 +57,21 @@ def shard_files(directory: Path) -> list[Path]:
             f"{directory}: shards are missing", missing, "Copy them here, or take another step with --step N."
         )
     return [ranks[r] for r in range(world)]
+
+
+def world_size(config: Path) -> int:
+    """Number of ranks that fsdp_config.json tells.
+
+    Raises:
+        ConvertError: the file is damaged, or tells none.
+    """
+    world = read_json(config).get("world_size")
+    if type(world) is not int or not 0 < world <= _MOST_RANKS:
+        raise ConvertError(
+            f"{config}: world_size is {reprlib.repr(world)}, a number of ranks is expected. Copy the checkpoint "
+            "again."
+        )
+    return world
 
 
 def read_index(directory: Path) -> dict[str, GlobalTensor]:

@@ -26,7 +26,7 @@ from converters.checkpoint import foreign, fsdp, torch_dist
 from converters.checkpoint.foreign import ADAPTER_CONFIG
 from converters.errors import ConvertError
 from converters.hf import hf_model
-from converters.hf.hf_config import read_json
+from converters.json_file import read_json
 
 TRACKER = "latest_checkpointed_iteration.txt"
 BACKENDS = ("auto", "megatron", "fsdp", "hf", "lora")

@@ -8,7 +8,6 @@ for one that would run something when the trainer loads it is not to be passed o
 
 from __future__ import annotations
 
-import json
 import re
 import reprlib
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 from converters.checkpoint import foreign, torch_zip
 from converters.errors import ConvertError, listing
+from converters.json_file import read_json
 from converters.pickles.records import Record
 from converters.pickles.safe_unpickle import unpickle_file
 from converters.storage.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored
@@ -166,11 +166,8 @@ def _common_backend(directory: Path) -> str | None:
     path = directory / CONFIG
     if not path.is_file():
         raise ConvertError(_without_config(directory))
-    try:
-        config = json.loads(path.read_bytes())
-        told = {key: (config.get(key), config.get(f"{key}_version", 1)) for key in _VERSIONS}
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise ConvertError(f"{path}: damaged: {error}. Copy the checkpoint again.") from error
+    config = read_json(path)
+    told = {key: (config.get(key), config.get(f"{key}_version", 1)) for key in _VERSIONS}
     if told["sharded_backend"] != _VERSIONS["sharded_backend"]:
         backend, version = told["sharded_backend"]
         foreign.refuse(directory)

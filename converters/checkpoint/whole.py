@@ -14,11 +14,11 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from converters.checkpoint import torch_dist
+from converters.checkpoint import fsdp, torch_dist
 from converters.checkpoint.foreign import ADAPTER_CONFIG
 from converters.errors import ConvertError
 from converters.hf import hf_model
-from converters.hf.hf_config import read_json
+from converters.json_file import read_json
 
 _RANK_FILE = re.compile(r"(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
 _ROLES = ("actor", "critic")
@@ -80,10 +80,7 @@ def _fsdp_problems(role: Path) -> Iterator[str]:
     if not config.is_file():
         yield f"{role.name}/{config.name}: missing: rank 0 did not come to its end"
         return
-    world = read_json(config).get("world_size")
-    if not isinstance(world, int) or not 0 < world <= 1_000_000:
-        yield f"{role.name}/{config.name}: world_size is {world!r}"
-        return
+    world = fsdp.world_size(config)
     matches = (_RANK_FILE.fullmatch(path.name) for path in role.iterdir())
     kinds = {match[1] for match in matches if match and int(match[2]) == world}
     for kind in sorted(kinds | {"model"}):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from converters.errors import ConvertError
+from converters.json_file import read_json as read_json
 
 
 class Change(NamedTuple):
@@ -139,23 +139,6 @@ class ModelConfig:
             else:
                 config[key] = value
         return config, lines
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        ConvertError: the file is missing, or is no JSON object.
-    """
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise ConvertError(f"{path}: missing") from error
-    except ValueError as error:
-        raise ConvertError(f"{path}: no JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise ConvertError(f"{path}: {type(value).__name__} where an object is expected")
-    return value
 
 
 def read(path: Path, kind: ConfigClass | None = None) -> ModelConfig:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from converters.errors import ConvertError, listing
-from converters.hf.hf_config import read_json
 from converters.hf.hf_files import INDEX
+from converters.json_file import MOST_BYTES, parse, read_json
 from converters.storage.stored import Storage, StoredTensor, row_major
 from converters.storage.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored
-
-_MAX_HEADER = 100_000_000  # safetensors' own limit
 
 
 def has_weights(directory: Path) -> bool:
@@ -88,10 +85,10 @@ def _read_file(path: Path) -> dict[str, GlobalTensor]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, _MAX_HEADER):
+        if size < 8 or length > min(size - 8, MOST_BYTES):
             raise ConvertError(f"{path}: {size} bytes, shorter than its header: truncated. Copy the file again.")
+        header = parse(file.read(length), f"{path}: damaged header")
         try:
-            header = json.loads(file.read(length))
             entries = {n: _entry(path, n, e, 8 + length) for n, e in header.items() if n != "__metadata__"}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConvertError(f"{path}: damaged header ({error}). Copy the file again.") from error

@@ -10,6 +10,7 @@ import pytest
 from merge_helpers import assert_same_tensors, edit_json, load
 from merge_jobs import Recorded
 
+from converters import json_file
 from converters.errors import ConvertError
 from converters.merge import merge
 
@@ -70,6 +71,15 @@ def _damage_header(model: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"BF16"', b'"BF61"', 1))
 
 
+def _damage_deep_header(model: Path) -> None:
+    text = b'{"a":' * 100_000
+    (model / "model-00001-of-00002.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+def _damage_deep_index(model: Path) -> None:
+    (model / "model.safetensors.index.json").write_bytes(b'{"a":' * 100_000)
+
+
 def _damage_index(model: Path) -> None:
     path = model / "model.safetensors.index.json"
     path.write_text(path.read_text().replace("model.norm.weight", "model.norm.weihgt"))
@@ -91,6 +101,8 @@ def _damage_all(model: Path) -> None:
         (_damage_empty, r"model-00002-of-00002\.safetensors: 0 bytes"),
         (_damage_truncated, r"model-00002-of-00002\.safetensors.*truncated"),
         (_damage_header, r"model-00001-of-00002\.safetensors: damaged header"),
+        (_damage_deep_header, r"model-00001-of-00002\.safetensors: damaged header: .*nested too deeply"),
+        (_damage_deep_index, r"model\.safetensors\.index\.json: no JSON \(nested too deeply"),
         (_damage_index, "model.norm.weihgt, which no shard holds"),
         (_damage_no_index, "2 shards and no model.safetensors.index.json"),
         (_damage_all, "names model-00001-of-00002.safetensors, which is missing"),
@@ -135,3 +147,26 @@ def test_missing_companions_come_from_the_base_model(model: Path, unpacked: Reco
     merge(_actor(model), tmp_path / "out", base_model=unpacked.hf)
     for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         assert (tmp_path / "out" / name).read_bytes() == (unpacked.hf / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b"[" * 100_000, r"no JSON \(nested too deeply"),
+        (b'{"a": 1' + b" " * 100 + b"}", "more than 99 bytes"),
+        (b'{"a": ', "no JSON"),
+        (b"\xff", "no JSON"),
+        (b"[1]", "list where an object is expected"),
+        (b"", "no JSON"),
+    ],
+    ids=["deep", "large", "cut", "bytes", "list", "empty"],
+)
+def test_files_of_settings_are_read_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, match: str
+) -> None:
+    if match.startswith("more"):
+        monkeypatch.setattr(json_file, "MOST_BYTES", 99)
+    path = tmp_path / "config.json"
+    path.write_bytes(data)
+    with pytest.raises(ConvertError, match=f"config.json: {match}"):
+        json_file.read_json(path)

@@ -270,9 +270,9 @@ def test_both_present_are_told(v2: Path, unpacked: Recorded) -> None:
     [
         ('{"sharded_backend": "zarr", "sharded_backend_version": 1}', "sharded_backend is 'zarr', version 1"),
         ('{"sharded_backend": "torch_dist", "sharded_backend_version": 2}', "'torch_dist', version 2"),
-        ("[]", "damaged"),
-        ("[" * 10000, "damaged"),
-        ("", "damaged"),
+        ("[]", r"metadata\.json: list where an object is expected"),
+        ("[" * 10000, r"metadata\.json: no JSON \(nested too deeply"),
+        ("", r"metadata\.json: no JSON"),
     ],
 )
 def test_metadata_json(recorded: Recorded, config: str, match: str) -> None:
