@@ -22,6 +22,7 @@ from converters.planning.plan import Step
 
 NAME = "merge_journal.jsonl"
 _FORMAT = 1
+_PATIENCE_S = 1.0
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
@@ -42,8 +43,14 @@ class Journal:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def add(self, name: str, crc: int) -> None:
-        """A tensor is written to its end; what was read for it is checked."""
+        """A tensor is written to its end; what was read for it is checked.
+
+        Raises:
+            ValueError: the journal is closed.
+        """
         with self._lock:
+            if self.file < 0:
+                raise ValueError(f"{self.path}: closed")
             self.finished[name] = crc
             _append(self.file, {"tensor": name, "crc32": f"{crc:08x}"})
 
@@ -53,8 +60,17 @@ class Journal:
         return _is_at(self.file, self.path)
 
     def close(self) -> None:
-        """Let go of the lock."""
-        os.close(self.file)
+        """Let go of the lock of the file; no line is written any more.
+
+        A thread that a dead file system holds in `add` keeps the file until the process ends.
+        """
+        if self._lock.acquire(timeout=_PATIENCE_S):
+            try:
+                if self.file >= 0:
+                    os.close(self.file)
+                self.file = -1
+            finally:
+                self._lock.release()
 
 
 def digest(steps: Sequence[Step], files: Iterable[Path], **options: object) -> str:

@@ -69,15 +69,17 @@ class _Run:
             for thread in (*threads, flusher):
                 thread.start()
             for thread in threads:
-                while thread.is_alive():
-                    thread.join(0.5)
+                while thread.is_alive() and not self._stop.is_set():
+                    thread.join(0.1)
         finally:
             self._stop.set()
             end = monotonic() + _PATIENCE_S
             for thread in (*threads, flusher):
                 if thread.ident is not None:
                     thread.join(max(0.0, end - monotonic()))
-            self._writer.close()
+            # The number of a descriptor that is closed is given to the next file: nobody may still write to it.
+            if not any(thread.is_alive() for thread in threads):
+                self._writer.close()
 
     def work(self) -> None:
         """Take steps until there are no more."""

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from converters.hf import hf_model
 from converters.merge import main, merge
 from converters.planning.plan import Output, Step, whole
 from converters.storage.tensors import Words
+from converters.writing import journal as journals
 from converters.writing import progress, run_plan
 from converters.writing.hf_writer import SafetensorsWriter, parse_size
 from converters.writing.progress import Progress
@@ -283,6 +285,58 @@ def test_first_error_stops_all_threads(tmp_path: Path) -> None:
     assert len(seen) < 20
     with pytest.raises(ConvertError, match="not written"):
         writer.finish()
+
+
+def test_a_thread_that_hangs_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A descriptor that is closed under it would be that of another file by the time that it writes."""
+    monkeypatch.setattr(run_plan, "_PATIENCE_S", 0.05)
+    steps, pwrite = _steps(tmp_path, 3)[1:], os.pwrite
+    hangs, goes_on, done = threading.Event(), threading.Event(), threading.Event()
+    first = threading.Lock()
+
+    def hanging(file: int, data: memoryview, at: int) -> int:
+        if not first.acquire(blocking=False):
+            hangs.wait(20)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        hangs.set()
+        goes_on.wait(20)
+        try:
+            return pwrite(file, data, at)
+        finally:
+            done.set()
+
+    shard = tmp_path / "out" / "model.safetensors"
+    shard.parent.mkdir()
+    writer = SafetensorsWriter(shard.parent, [output for step in steps for output in step.outputs], 10**9)
+    before = shard.read_bytes()
+    monkeypatch.setattr(os, "pwrite", hanging)
+    with pytest.raises(OSError, match="Input/output error"):
+        run_plan.copy(steps, writer, 2)
+    with (tmp_path / "other").open("w+b") as other:
+        goes_on.set()
+        assert done.wait(20)
+        assert os.fstat(other.fileno()).st_size == 0
+    assert shard.read_bytes() != before
+    writer.close()
+
+
+def test_no_line_is_written_by_a_journal_that_is_closed(tmp_path: Path) -> None:
+    journal = journals.begin(tmp_path / "journal", "plan")
+    journal.close()
+    with (tmp_path / "other").open("w+b") as other:  # has the number of the descriptor that was closed
+        with pytest.raises(ValueError, match="closed"):
+            journal.add("a", 1)
+        assert os.fstat(other.fileno()).st_size == 0
+
+
+def test_a_journal_in_which_a_thread_hangs_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "_PATIENCE_S", 0.05)
+    journal = journals.begin(tmp_path / "journal", "plan")
+    with journal._lock:
+        journal.close()
+    journal.add("a", 1)
+    journal.close()
+    assert "00000001" in (tmp_path / "journal").read_text()
 
 
 def test_bytes_are_counted_once(tmp_path: Path) -> None:
