@@ -26,6 +26,7 @@ from converters import arguments, convert
 from converters.arguments import Command, Options
 from converters.convert import Conversion
 from converters.errors import ConvertError
+from converters.printing import escaped
 from converters.writing.target_folder import MANIFEST
 
 
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(command)
     except (ConvertError, OSError) as error:
-        print(f"converters.merge: error: {error}", file=sys.stderr)
+        _tell("error", str(error))
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -65,29 +66,42 @@ def _run(command: Command) -> int:
         print(json.dumps(planned.as_json(), indent=2) if command.json else planned.as_text())
         return 0
     for note in (*command.notes, *conversion.notes):
-        print(f"converters.merge: {note}", file=sys.stderr)
+        _tell("note", note)
     # With --verify alone a result that is there is compared, not replaced.
     there = options.verify and not options.force and (options.target_dir / MANIFEST).is_file()
     if there:
-        convert.compare(conversion, options.target_dir, options.workers, shown=shown)
+        done = convert.compare(conversion, options.target_dir, options.workers, shown=shown)
     else:
         convert.write(conversion, options, shown=shown)
     seconds = time.monotonic() - begin
     if command.json:
-        print(json.dumps(_report(command, conversion, seconds), indent=2))
+        print(json.dumps(_report(command, conversion, not there, seconds), indent=2))
         return 0
     found = conversion.found
-    print(
-        f"{options.target_dir}: {len(conversion.outputs)} tensors, {conversion.total_bytes} bytes, "
-        f"{'+'.join(conversion.dtypes)}, from {found.weights} ({found.backend}, layout {found.layout}, step "
-        f"{found.step}), {seconds:.1f} s"
-    )
+    if there:
+        made = (
+            f"is there already, only compared: {done.tensors} tensors in {done.shards} files, {done.total_bytes}"
+        )
+    else:
+        made = f"{len(conversion.outputs)} tensors, {conversion.total_bytes}"
+    lines = [
+        f"{options.target_dir}: {made} bytes, {'+'.join(conversion.dtypes)}, {'with' if there else 'from'} "
+        f"{found.weights} ({found.backend}, layout {found.layout}, step {found.step}), {seconds:.1f} s"
+    ]
     if options.verify:
-        print(f"verified: all {len(conversion.outputs)} tensors are what the checkpoint holds, byte for byte")
+        lines.append(
+            f"verified: all {len(conversion.outputs)} tensors are what the checkpoint holds, byte for byte"
+        )
+    print(escaped("\n".join(lines)))
     return 0
 
 
-def _report(command: Command, conversion: Conversion, seconds: float) -> dict[str, object]:
+def _tell(kind: str, text: str) -> None:
+    """A line to standard error; names and values in it may come out of a checkpoint."""
+    print(escaped(f"converters.merge: {kind}: {text}"), file=sys.stderr)
+
+
+def _report(command: Command, conversion: Conversion, written: bool, seconds: float) -> dict[str, object]:
     found = conversion.found
     return {
         "target": str(command.options.target_dir),
@@ -99,6 +113,7 @@ def _report(command: Command, conversion: Conversion, seconds: float) -> dict[st
         "tensors": len(conversion.outputs),
         "bytes": conversion.total_bytes,
         "dtypes": conversion.dtypes,
+        "written": written,
         "verified": command.options.verify,
         "seconds": round(seconds, 2),
         "notes": [*command.notes, *conversion.notes],

@@ -25,7 +25,7 @@ from converters.errors import ConvertError, listing
 from converters.hf import hf_model
 from converters.hf.folder_difference import value_differences
 from converters.hf.hf_config import read_json
-from converters.hf.hf_files import CONFIG, INDEX, TOKENIZERS
+from converters.hf.hf_files import CONFIG, INDEX
 from converters.planning.steps import Output, Step
 from converters.storage import checksum
 from converters.storage.checksum import combine
@@ -42,19 +42,11 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Verified:
-    """A folder that holds what its checkpoint does.
+    """What was compared in a folder that holds what its checkpoint does; `shards` are files of weights."""
 
-    Attributes:
-        crc32: name of a tensor -> CRC-32 of its bytes, the same on both sides.
-        notes: what is odd and no error.
-    """
-
-    folder: Path
     tensors: int
     total_bytes: int
     shards: int
-    crc32: Mapping[str, str]
-    notes: tuple[str, ...] = ()
 
 
 def verify(
@@ -96,23 +88,18 @@ def verify(
             with lock:
                 progress(count)
 
-    def compare(step: Step) -> tuple[dict[str, str], list[str]]:
+    def compare(step: Step) -> list[str]:
         return _compare(step, found, reader, advance)
 
-    checksums: dict[str, str] = {}
-    for sums, differences in _each(compare, comparable, workers):
-        checksums |= sums
+    for differences in _each(compare, comparable, workers):
         problems += differences
     if problems:
         raise listing(f"{folder}: not verified", problems, _REMEDY)
     files = {hf_model.place(tensor)[0] for tensor in found.values()}
-    notes = () if any((folder / name).is_file() for name in TOKENIZERS) else ("the folder has no tokenizer",)
-    return Verified(folder, len(found), sum(o.nbytes for o in outputs.values()), len(files), checksums, notes)
+    return Verified(len(found), sum(o.nbytes for o in outputs.values()), len(files))
 
 
-def _each(
-    compare: Callable[[Step], tuple[dict[str, str], list[str]]], steps: Sequence[Step], workers: int
-) -> Iterable[tuple[dict[str, str], list[str]]]:
+def _each(compare: Callable[[Step], list[str]], steps: Sequence[Step], workers: int) -> Iterable[list[str]]:
     if workers <= 1:
         yield from map(compare, steps)
         return
@@ -277,8 +264,8 @@ class _Side:
 
 def _compare(
     step: Step, found: Mapping[str, GlobalTensor], reader: Reader, advance: Callable[[int], None]
-) -> tuple[dict[str, str], list[str]]:
-    """Checksums of the outputs of one step, and a line for each that differs."""
+) -> list[str]:
+    """A line for each output of one step that differs."""
     with ExitStack() as stack:
         sides = {o.name: _Side(stack.enter_context(OpenTensor(found[o.name]))) for o in step.outputs}
         try:
@@ -289,6 +276,5 @@ def _compare(
                 side.take(block)
                 advance(block.words.nbytes)
         except ConvertError as error:  # the checkpoint is damaged: what else differs is still told
-            return {}, [str(error)]
-    problems = [problem for side in sides.values() if (problem := side.problem()) is not None]
-    return {name: f"{side.expected_crc:08x}" for name, side in sides.items()}, problems
+            return [str(error)]
+    return [problem for side in sides.values() if (problem := side.problem()) is not None]

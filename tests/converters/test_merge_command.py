@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,9 +74,10 @@ def test_verified_reported_and_seen_before(
     assert main([*arguments, "--verify", "--json"]) == 0
     told = capsys.readouterr()
     report = json.loads(told.out)
+    assert report["written"] is True
     assert (report["tensors"], report["bytes"], report["step"]) == (25, planned["bytes"], 3)
     assert report["verified"] is True
-    assert "no effect" in told.err
+    assert "converters.merge: note: --trust-remote-code has no effect" in told.err
     assert {"README.md", "merge_manifest.json", "model.safetensors"} <= {path.name for path in out.iterdir()}
 
 
@@ -87,7 +89,9 @@ def test_verify_of_what_is_there_writes_nothing(
     assert main(arguments) == 0
     before = snapshot(out)
     assert main([*arguments, "--verify"]) == 0
-    assert "byte for byte" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert re.search(r"out: is there already, only compared: 25 tensors in 1 files, \d+ bytes, BF16, with /", told)
+    assert "byte for byte" in told
     assert snapshot(out) == before
     weights = bytearray((out / "model.safetensors").read_bytes())
     weights[-1] ^= 1
@@ -123,3 +127,34 @@ def test_as_a_module(unpacked: Recorded, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith(f"converters.merge: error: {tmp_path / 'no'}: does not exist")
+
+
+ESCAPE, BELL = "\x1b[2J\x1b]0;title", "\x07"
+
+
+def test_words_of_a_checkpoint_do_not_reach_the_terminal_raw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In names of tensors that errors list, in values that notes tell, in the folder's name."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder = tmp_path / f"model{ESCAPE}{BELL}"
+    folder.mkdir()
+    save_file({f"a{ESCAPE}{BELL}": torch.zeros(2)}, folder / "model.safetensors")
+    config = {"architectures": [f"Other{ESCAPE}"], "torch_dtype": f"float32{BELL}", "eos_token_id": 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    arguments = ["--local_dir", str(folder), "--target_dir", str(tmp_path / f"out{BELL}")]
+    assert main([*arguments, "--dry-run"]) == 0
+    assert main([*arguments, "--verify"]) == 0
+    assert main([*arguments, "--verify"]) == 0
+    config["architectures"] = ["LlamaForCausalLM"]
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    (folder / "config.json").write_text(json.dumps({**config, **dict.fromkeys(sizes, 1)}))
+    assert main(arguments) == 1
+    told = capsys.readouterr()
+    for text in (told.out, told.err):
+        assert "\\x1b[2J" in text
+        assert not {"\x1b", "\x07"} & set(text)
+    assert "converters.merge: note: no table for Other\\x1b" in told.err
+    assert "a\\x1b[2J\\x1b]0;title\\x07" in told.err.partition("converters.merge: error: ")[2]

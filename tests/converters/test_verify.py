@@ -58,11 +58,6 @@ def test_what_merge_writes_passes(merged: tuple[list[Step], Path], unpacked: Rec
     assert checked.tensors == len(tensors)
     assert checked.shards == len(list(out.glob("*.safetensors"))) > 1
     assert sum(seen) == checked.total_bytes == json.loads((out / INDEX).read_text())["metadata"]["total_size"]
-    assert dict(checked.crc32) == {
-        name: f"{zlib.crc32(tensor.view(-1).view(dtype=_uint8()).numpy().tobytes()):08x}"
-        for name, tensor in tensors.items()
-    }
-    assert checked.notes == ()
 
 
 def _uint8() -> Any:
@@ -244,7 +239,6 @@ def test_scalars_empty_tensors_and_one_file_without_tokenizer(tmp_path: Path) ->
     checked = verify.verify(steps, tmp_path / "b")
     assert checked.tensors == 3
     assert checked.total_bytes == 24
-    assert checked.notes == ("the folder has no tokenizer",)
     save_file({**tensors, "scalar": torch.tensor(3.0)}, tmp_path / "b" / "model.safetensors")
     with pytest.raises(ConvertError, match=r"scalar in model.safetensors: 1 of 1 .* at \[\]: 0x40200000 \(2.5\)"):
         verify.verify(steps, tmp_path / "b")
@@ -278,7 +272,7 @@ def test_the_same_output_twice_is_no_plan(tmp_path: Path) -> None:
 def test_config_must_say_what_was_planned(merged: tuple[list[Step], Path]) -> None:
     steps, out = merged
     config = json.loads((out / "config.json").read_text())
-    assert verify.verify(steps, out, config=config).notes == ()
+    verify.verify(steps, out, config=config)
     with pytest.raises(ConvertError, match=r"config.json: rope_theta: 10000.0 in the file, 5.0 as it must be"):
         verify.verify(steps, out, config={**config, "rope_theta": 5.0})
 
@@ -309,8 +303,7 @@ def test_another_type_is_converted_again_and_compared(tmp_path: Path, dtype: str
     out.mkdir()
     (out / "config.json").write_text("{}")
     save_file(converted, out / "model.safetensors")
-    checked = verify.verify(steps, out)
-    assert checked.crc32["a"] == f"{zlib.crc32(converted['a'].view(_uint8()).numpy().tobytes()):08x}"
+    assert verify.verify(steps, out).total_bytes == 2 * (70 * 40 + 3)
     converted["a"].view(torch.int16)[69, 39] += 1  # the last bit: rounded the other way
     save_file(converted, out / "model.safetensors")
     with pytest.raises(ConvertError, match=r"a in model.safetensors: 1 of 2800 elements differ, .* at \[69, 39\]"):
@@ -351,6 +344,7 @@ print(peak)
 """
 
 
+@pytest.mark.engine
 def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     """A tensor of 128 MB on both sides, compared twice."""
     header = {"w": {"dtype": "BF16", "shape": [1 << 14, 1 << 12], "data_offsets": [0, 1 << 27]}}
