@@ -137,6 +137,11 @@ def _tensor(name: str, parts: list[tuple[Path, Part]], reader: Reader) -> Global
         for piece in part.pieces:
             if piece.stored.dtype != part.dtype:
                 raise ConvertError(f"{path}: {name} holds {piece.stored.dtype}, {part.dtype} is said: damaged")
+            if prod(piece.stored.shape) * DTYPE_BYTES[part.dtype] > piece.stored.storage.nbytes:  # strides of zero
+                raise ConvertError(
+                    f"{path}: {name} {reprlib.repr(list(piece.stored.shape))} is more than its "
+                    f"{piece.stored.storage.nbytes} bytes: damaged. Copy the checkpoint again."
+                )
             other, same = held.setdefault(piece.place, (path, piece))
             if same is not piece and not _same(same.stored, piece.stored, reader):
                 raise ConvertError(

@@ -12,6 +12,7 @@ import re
 import reprlib
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _EXTRA_STATE = re.compile(r"\._extra_state(\d*)(/|$)")
 # peft of Megatron-Bridge: linear_qkv.adapter.linear_in.weight, and what it wraps.
 _ADAPTER = re.compile(r"\.adapter\.|\.lora_[AB]\.")
 CONFIG = "metadata.json"
+_MOST_AXES, _MOST_ELEMENTS = 16, 1 << 48  # of a tensor, on one axis
 _VERSIONS = {"sharded_backend": ("torch_dist", 1), "common_backend": ("torch", 1)}
 
 Range = tuple[str, int, int]  # file name, first byte, number of bytes
@@ -222,7 +224,8 @@ def _ranges(storage: dict[Any, Any], path: Path) -> dict[tuple[str, tuple[int, .
             )
         if not (isinstance(file, str) and re.fullmatch(r"[\w.-]+", file)):
             raise ConvertError(f"{path}: refused: {name} lies in {reprlib.repr(file)}, not a file of this folder")
-        if not (isinstance(name, str) and isinstance(first, int) and isinstance(length, int)):
+        numbers = all(isinstance(number, int) and number >= 0 for number in (first, length))
+        if not (isinstance(name, str) and numbers):
             raise ConvertError(f"{path}: damaged: storage of {reprlib.repr(name)}. Copy the checkpoint again.")
         ranges[(name, place)] = (file, first, length)
     return ranges
@@ -262,8 +265,27 @@ def _tensor(
                 f"{path}: damaged: the chunk of {name} at {offsets} is stored nowhere. Copy it again."
             )
         file, first, length = ranges[(name, offsets)]
+        _check_chunk(name, shape, offsets, sizes, length // DTYPE_BYTES[dtype], path)
         chunks.append(Chunk(offsets, sizes, partial(_open, directory / file, first, length, name)))
+    held = sum(prod(chunk.sizes) for chunk in chunks)
+    if held != prod(shape):
+        raise ConvertError(
+            f"{path}: damaged: the chunks of {name} hold {held} elements, its shape "
+            f"{reprlib.repr(list(shape))} has {prod(shape)}. Copy the checkpoint again, or take another step with --step N."
+        )
     return GlobalTensor(name, shape, dtype, tuple(chunks))
+
+
+def _check_chunk(
+    name: str, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...], most: int, path: Path
+) -> None:
+    """A chunk is inside its tensor and not larger than the bytes that hold it: a wrong number costs no memory."""
+    inside = all(o + size <= whole for o, size, whole in zip(offsets, sizes, shape, strict=True))
+    if not inside or prod(sizes) > most:
+        raise ConvertError(
+            f"{path}: damaged: {name} {reprlib.repr(list(shape))} has a chunk {reprlib.repr(list(sizes))} at "
+            f"{reprlib.repr(list(offsets))}, whose bytes hold {most} elements. Copy the checkpoint again."
+        )
 
 
 def _open(path: Path, first: int, length: int, name: str) -> Stored:
@@ -283,7 +305,7 @@ def _dtype(properties: Any) -> Any:
 
 def _numbers(value: Any, name: str, path: Path) -> tuple[int, ...]:
     numbers = tuple(value) if isinstance(value, (tuple, list)) else (-1,)
-    if not all(isinstance(n, int) and n >= 0 for n in numbers):
+    if len(numbers) > _MOST_AXES or not all(isinstance(n, int) and 0 <= n < _MOST_ELEMENTS for n in numbers):
         raise ConvertError(
             f"{path}: damaged: {name} has the size or offset {reprlib.repr(value)}. Copy the checkpoint again."
         )

@@ -82,6 +82,8 @@ class _Storages:
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], str)):
             raise ConvertError(f"{self._path}: refused: persistent id {reprlib.repr(pid)} is not a storage")
         dtype, key, count = pid[1], str(pid[2]), pid[4]
+        if not (isinstance(count, int) and count >= 0 and (dtype == UNTYPED or dtype in DTYPE_BYTES)):
+            raise ConvertError(f"{self._path}: damaged: a storage of {reprlib.repr(count)} {reprlib.repr(dtype)}")
         member = self._members.get(f"data/{key}")
         nbytes = count * (1 if dtype == UNTYPED else DTYPE_BYTES[dtype])
         if member is None or member.compress_type != zipfile.ZIP_STORED or member.file_size != nbytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,41 @@ def _adapter(metadata: Any) -> None:
     for index in list(metadata.storage_data):
         if index.fqn == "lm_head.weight":
             object.__setattr__(index, "fqn", name)
+
+
+def _weight(metadata: Any, **fields: Any) -> None:
+    """Other numbers for the weight: of its `size`, or of its chunk (`sizes`, `offsets`)."""
+    entry = metadata.state_dict_metadata["lm_head.weight"]
+    for field, numbers in fields.items():
+        target = entry if field == "size" else entry.chunks[0]
+        setattr(target, field, torch.Size(numbers))
+        if field == "offsets":
+            (index,) = (key for key in metadata.storage_data if key.fqn == "lm_head.weight")
+            object.__setattr__(index, "offset", torch.Size(numbers))
+
+
+def _negative_byte(metadata: Any) -> None:
+    next(iter(metadata.storage_data.values())).offset = -1
+
+
+@pytest.mark.parametrize(
+    ("how", "match"),
+    [
+        (partial(_weight, sizes=(10**9, 3)), r"a chunk \[1000000000, 3\] at \[0, 0\]"),
+        (partial(_weight, sizes=(10**9, 3), size=(10**9, 3)), "whose bytes hold"),
+        (partial(_weight, sizes=(0, 10**9), size=(0, 10**18)), "has the size or offset"),
+        (partial(_weight, offsets=(1, 0)), r"a chunk \[2, 3\] at \[1, 0\]"),
+        (partial(_weight, size=(10**9, 3)), "hold 6 elements, its shape .* has 3000000000"),
+        (partial(_weight, size=(2, 3, *(1,) * 20)), "has the size or offset"),
+        (_negative_byte, "damaged: storage of"),
+    ],
+    ids=["chunk", "chunk-and-shape", "empty", "place", "shape", "axes", "byte"],
+)
+def test_wrong_numbers_cost_nothing(dist: Path, how: Callable[[Any], None], match: str) -> None:
+    """Told from the tables alone: what they would need is not allocated, what they count is not walked."""
+    change(dist, how)
+    with pytest.raises(ConvertError, match=match):
+        torch_dist.read_index(dist)
 
 
 @pytest.mark.parametrize(
