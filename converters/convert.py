@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,7 @@ class Conversion:
         files: name in the output -> where it is taken from.
         run: what is known of the training.
         adapter: to be written beside the model.
+        sources: files that the steps read.
     """
 
     found: Checkpoint
@@ -56,6 +58,7 @@ class Conversion:
     files: Mapping[str, Path]
     run: Mapping[str, Any]
     adapter: Adapter | None
+    sources: tuple[Path, ...]
     notes: tuple[str, ...]
 
     @property
@@ -115,7 +118,8 @@ def prepare(options: Options) -> Conversion:
         notes.append("no tokenizer in the checkpoint or in --base_model: the output has none")
     run, unread = run_manifest.find(found.root)
     kept = adapter if options.lora == "keep" else None
-    return Conversion(found, steps, path, config, bool(changes), files, run, kept, (*notes, *unread))
+    sources = _sources(found, adapter, options.base_model)
+    return Conversion(found, steps, path, config, bool(changes), files, run, kept, sources, (*notes, *unread))
 
 
 def write(conversion: Conversion, options: Options, *, shown: bool = True) -> None:
@@ -130,7 +134,7 @@ def write(conversion: Conversion, options: Options, *, shown: bool = True) -> No
     """
     outputs, workers = conversion.outputs, options.workers or run_plan.default_workers()
     found = conversion.found
-    begun_as = journal.digest(conversion.steps, [found.weights], shard=options.max_shard_bytes)
+    begun_as = journal.digest(conversion.steps, conversion.sources, shard=options.max_shard_bytes)
     with (
         target(
             options.target_dir, conversion.total_bytes, begun_as,
@@ -172,7 +176,7 @@ def _describe(conversion: Conversion, options: Options, folder: Path) -> None:
         write_json(folder / RUN_MANIFEST, conversion.run)
     made = {
         "made_by": "converters.merge",
-        "source": str(found.root.absolute()),
+        "source": _below_the_run(found.root),
         "step": found.step,
         "role": found.role,
         "backend": found.backend,
@@ -180,9 +184,17 @@ def _describe(conversion: Conversion, options: Options, folder: Path) -> None:
         "tensors": len(conversion.outputs),
         "total_size": conversion.total_bytes,
         "dtypes": conversion.dtypes,
-        "notes": conversion.notes,
+        # A model is passed on: paths would tell of the machine and its users.
+        "notes": [note for note in conversion.notes if "/" not in note],
     }
     write_json(folder / MANIFEST, made)
+
+
+def _below_the_run(root: Path) -> str:
+    """`global_step_7/actor`; without a step in the path the last folder's name."""
+    parts = root.absolute().parts
+    steps = [place for place, part in enumerate(parts) if re.fullmatch(r"global_step_\d+", part)]
+    return "/".join(parts[steps[-1] if steps else -1 :])
 
 
 def compare(conversion: Conversion, folder: Path, workers: int | None = None, *, shown: bool = True) -> Verified:
@@ -235,6 +247,15 @@ def _tensors(found: Checkpoint, options: Options) -> tuple[dict[str, GlobalTenso
     return tensors, adapter
 
 
+def _sources(found: Checkpoint, adapter: Adapter | None, base_model: Path | None) -> tuple[Path, ...]:
+    """Files of the folders that weights come from: of an adapter, its own and those of its base too."""
+    files = [path for path in found.weights.rglob("*") if path.is_file()]
+    folders = [] if adapter is None else [found.adapter, base_model]
+    # Below the folder of a base model may lie anything, checkpoints of other trainings too.
+    files += [path for folder in folders if folder is not None for path in folder.iterdir() if path.is_file()]
+    return tuple(files)
+
+
 def _plan(
     found: Checkpoint, config_path: Path, tensors: dict[str, GlobalTensor], value_model: bool
 ) -> tuple[list[Step], ModelConfig | None, list[str]]:
@@ -250,7 +271,10 @@ def _plan(
         remedy = "Give --base_model the model that the training started from."
         raise listing(f"{config_path} is not the model of {found.transformer_config}", problems, remedy)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    config = families.fitted(shapes, config, value_model or found.role == "critic")
+    asked = "Give the critic's folder, or leave --is-value-model out." if value_model else ""
+    if not asked and found.role == "critic":
+        asked = f"{found.root} is a critic's folder by its name: rename it, or give the one that the critic is in."
+    config = families.fitted(shapes, config, asked)
     family = families.family(config.architecture, config_path)
     make = plan.from_mcore if found.backend == "megatron" else plan.from_hf_names
     return make(tensors, family, config), config, []
