@@ -7,18 +7,17 @@ peft 0.21 `utils/save_and_load.py` (get_peft_model_state_dict).
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-import numpy as np
 
 from converters.errors import ConvertError, listing
 from converters.hf import hf_model
 from converters.hf.hf_files import write_json
 from converters.lora import adapters, lora_config
 from converters.lora.adapters import Adapter
+from converters.planning import shards
+from converters.planning.steps import Output
+from converters.storage.row_reader import Reader
 from converters.storage.tensors import GlobalTensor, as_bytes
 
 WEIGHTS = "adapter_model.safetensors"
@@ -86,16 +85,12 @@ def check_written(adapter: Adapter, folder: Path) -> None:
         ConvertError: it holds other matrices, or says another scale.
     """
     expected, _ = _names(adapter)
-    found = hf_model.read_index(folder)
+    found, reader = hf_model.read_index(folder), Reader()
     problems = [f"{name} is not in both" for name in sorted(found.keys() ^ expected.keys())]
     problems += [
         f"{name} differs"
         for name, tensor in expected.items()
-        if name in found
-        and (
-            (tensor.shape, tensor.dtype) != (found[name].shape, found[name].dtype)
-            or not np.array_equal(tensor.read(), found[name].read())
-        )
+        if name in found and not reader.same_bits(tensor, found[name])
     ]
     again = read_adapter(folder).pairs if not problems else {}
     problems += [
@@ -136,20 +131,10 @@ def _targets(adapter: Adapter, base_names: Iterable[str]) -> list[str]:
 
 
 def _write_safetensors(path: Path, tensors: Mapping[str, GlobalTensor]) -> None:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for name, tensor in tensors.items():
-        header[name] = {
-            "dtype": tensor.dtype,
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + tensor.nbytes],
-        }
-        at += tensor.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    outputs = [Output(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
+    reader = Reader()
     with path.open("xb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(shards.header(outputs))
         for tensor in tensors.values():
-            file.write(as_bytes(tensor.read()))
-        file.flush()
-        os.fsync(file.fileno())
+            for _, rows, _ in reader.rows(tensor):
+                file.write(as_bytes(rows))

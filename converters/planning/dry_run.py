@@ -8,7 +8,6 @@ tensors, bytes of the file), `mapping` (for every step: source, index, shape, dt
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 from converters.checkpoint.locate import Checkpoint
 from converters.hf.hf_files import TOKENIZERS
 from converters.planning.fold import fold, split_text
+from converters.planning.shards import file_bytes, planned_shards
 from converters.planning.steps import Output, Step
 from converters.printing import escaped, size
 
@@ -137,30 +137,3 @@ def free_bytes(target: Path) -> int:
     while not folder.is_dir():
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def planned_shards(outputs: Sequence[Output], max_shard_bytes: int) -> dict[str, list[Output]]:
-    """File -> tensors, as `hf_writer.SafetensorsWriter` spreads them."""
-    groups: list[list[Output]] = [[]]
-    filled = 0
-    for output in outputs:
-        if groups[-1] and filled + output.nbytes > max_shard_bytes:
-            groups.append([])
-            filled = 0
-        groups[-1].append(output)
-        filled += output.nbytes
-    if len(groups) == 1:
-        return {"model.safetensors": groups[0]}
-    return {f"model-{n:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups, 1)}
-
-
-def file_bytes(outputs: Sequence[Output]) -> int:
-    """Size of a safetensors file of these tensors, its header (filled up to a multiple of 8) included."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for output in outputs:
-        end = at + output.nbytes
-        header[output.name] = {"dtype": output.dtype, "shape": list(output.shape), "data_offsets": [at, end]}
-        at = end
-    length = len(json.dumps(header, separators=(",", ":")).encode())
-    return 8 + length + -length % 8 + at

@@ -13,15 +13,19 @@ import numpy as np
 
 from converters.errors import ConvertError
 from converters.hf.hf_files import INDEX, write_json
-from converters.planning.plan import Output
+from converters.planning.shards import planned_shards
+from converters.planning.steps import Output
 from converters.storage import checksum
 from converters.storage.checksum import combine
 from converters.storage.tensors import DTYPE_BYTES, Words, as_bytes, words
 from converters.writing.journal import Journal
 from converters.writing.safetensors_file import Shard
 
-_SINGLE = "model.safetensors"
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_UNITS: dict[str, int] = {
+    "": 1,
+    **{f"{k}B": 1000**n for n, k in enumerate("KMGT", 1)},
+    **{f"{k}IB": 1024**n for n, k in enumerate("KMGT", 1)},
+}
 
 
 def parse_size(text: str) -> int:
@@ -30,7 +34,7 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: not a size, or 0.
     """
-    match = re.fullmatch(r"(\d+)\s*([KMG]i?B)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d+)\s*([KMGT]i?B)?", text.strip(), re.IGNORECASE)
     if not match or int(match[1]) == 0:
         raise ValueError(f"{text!r} is no size; write 5GB, 500MiB or a number of bytes")
     return int(match[1]) * _UNITS[(match[2] or "").upper()]
@@ -53,25 +57,14 @@ class SafetensorsWriter:
     ) -> None:
         self._directory, self._journal = directory, journal
         self.total_bytes = sum(output.nbytes for output in outputs)
-        groups: list[list[Output]] = [[]]
-        filled = 0
-        for output in outputs:
-            if groups[-1] and filled + output.nbytes > max_shard_bytes:
-                groups.append([])
-                filled = 0
-            groups[-1].append(output)
-            filled += output.nbytes
-        count = len(groups)
-        names = [
-            f"model-{n:05d}-of-{count:05d}.safetensors" if count > 1 else _SINGLE for n in range(1, count + 1)
-        ]
-        shards = [Shard(directory / name, group) for name, group in zip(names, groups, strict=True)]
+        planned = planned_shards(outputs, max_shard_bytes)
+        shards = [Shard(directory / name, group) for name, group in planned.items()]
         self._shards = shards
         self._shard = {output.name: shard for shard in shards for output in shard.outputs}
         self._tensors = {output.name: _Tensor(output) for output in outputs}
         finished = journal.finished if journal else {}
         for path in directory.iterdir():
-            if path.name not in names and (journal is None or path != journal.path):
+            if path.name not in planned and (journal is None or path != journal.path):
                 _remove(path)  # files beside the weights, which are copied last
         for shard in shards:
             if not shard.prepare(keep=any(output.name in finished for output in shard.outputs)):

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 
 from converters.errors import ConvertError
-from converters.planning.plan import Step
+from converters.planning.steps import Step
 
 NAME = "merge_journal.jsonl"
 _FORMAT = 1

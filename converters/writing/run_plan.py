@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from converters.planning.plan import Step
+from converters.planning.steps import Step
 from converters.storage.row_reader import Reader
 from converters.writing import stream
 from converters.writing.hf_writer import SafetensorsWriter

@@ -1,17 +1,17 @@
-"""One safetensors file that threads write: 8 bytes of header length, a JSON header, the tensors' bytes.
+"""One safetensors file that threads write.
 
 Every position is known from the plan, so each tensor goes straight to its place, and nothing waits in memory.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
-from converters.planning.plan import Output
+from converters.planning import shards
+from converters.planning.steps import Output
 from converters.storage import checksum
 from converters.storage.stored import BLOCK_BYTES, opened, read
 
@@ -27,20 +27,12 @@ class Shard:
         self._missing = {output.name for output in outputs}
         self._size: dict[str, int] = {}
         self._start: dict[str, int] = {}
-        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-        at = 0
+        self._header = shards.header(outputs)
+        at = len(self._header)
         for output in outputs:
             self._start[output.name], self._size[output.name] = at, output.nbytes
-            header[output.name] = {
-                "dtype": output.dtype,
-                "shape": list(output.shape),
-                "data_offsets": [at, at + output.nbytes],
-            }
             at += output.nbytes
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        self._header = len(text).to_bytes(8, "little") + text
-        self._length = len(self._header) + at
+        self._length = at
 
     def prepare(self, keep: bool) -> bool:
         """Make the file in full length; with `keep` leave one that is there. Whether it was left."""
@@ -56,7 +48,7 @@ class Shard:
     def write(self, name: str, begin: int, data: memoryview) -> None:
         """Put bytes at byte `begin` of a tensor."""
         file = self._open()
-        at = len(self._header) + self._start[name] + begin
+        at = self._start[name] + begin
         while data:
             done = os.pwrite(file, data, at)
             data, at = data[done:], at + done
@@ -64,7 +56,7 @@ class Shard:
 
     def crc(self, name: str) -> int:
         """CRC-32 of a tensor's bytes as they are in the file."""
-        at, left, crc = len(self._header) + self._start[name], self._size[name], 0
+        at, left, crc = self._start[name], self._size[name], 0
         block = memoryview(bytearray(min(BLOCK_BYTES, left)))
         with opened(self.path) as file:
             while left:

@@ -21,9 +21,11 @@ from merge_jobs import Recorded
 
 from converters.errors import ConvertError
 from converters.hf import hf_model
+from converters.lora import lora_folder
+from converters.lora.adapters import Adapter, Pair
 from converters.merge import main, merge
-from converters.planning.plan import Output, Step, whole
-from converters.storage.tensors import Words
+from converters.planning.steps import Output, Step, whole
+from converters.storage.tensors import GlobalTensor, Words
 from converters.writing import journal as journals
 from converters.writing import progress, run_plan
 from converters.writing.hf_writer import SafetensorsWriter, parse_size
@@ -63,7 +65,8 @@ def test_many_shards_load_in_transformers(unpacked: Recorded, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("5GB", 5 * 10**9), ("500MiB", 500 * 2**20), ("17", 17), ("2 kb", 2000)]
+    ("text", "size"),
+    [("5GB", 5 * 10**9), ("500MiB", 500 * 2**20), ("17", 17), ("2 kb", 2000), ("1TB", 10**12), ("1tib", 2**40)],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
@@ -255,6 +258,27 @@ def test_workers_write_the_same(unpacked: Recorded, tmp_path: Path, workers: int
     merge(unpacked.run, tmp_path / "one", workers=1, max_shard_bytes=8000)
     for path in (tmp_path / "one").iterdir():
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_kept_adapter_is_written_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedding that was trained beside it may be the largest tensor of the model."""
+    from safetensors.numpy import load_file, save_file
+
+    matrices = {"A": np.ones((2, 6), np.float32), "B": np.arange(8, dtype=np.float32).reshape(4, 2)}
+    save_file(matrices, tmp_path / "model.safetensors")
+    stored = hf_model.read_index(tmp_path)
+    pair = Pair(stored["A"], stored["B"], 2.0)
+    adapter = Adapter({"x": pair}, {}, {"r": 2, "lora_alpha": 4, "peft_type": "LORA"}, tmp_path)
+
+    def whole_in_memory(*_: object) -> None:
+        raise AssertionError("read at once")
+
+    monkeypatch.setattr(GlobalTensor, "read", whole_in_memory)
+    lora_folder.write_adapter(adapter, tmp_path / "adapter", ["x.weight"])
+    lora_folder.check_written(adapter, tmp_path / "adapter")
+    written = load_file(tmp_path / "adapter" / lora_folder.WEIGHTS)
+    for letter, matrix in matrices.items():
+        assert np.array_equal(written[f"base_model.model.x.lora_{letter}.weight"], matrix)
 
 
 def _steps(folder: Path, count: int) -> list[Step]:
