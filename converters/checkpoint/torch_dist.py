@@ -271,7 +271,8 @@ def _tensor(
     if held != prod(shape):
         raise ConvertError(
             f"{path}: damaged: the chunks of {name} hold {held} elements, its shape "
-            f"{reprlib.repr(list(shape))} has {prod(shape)}. Copy the checkpoint again, or take another step with --step N."
+            f"{reprlib.repr(list(shape))} has {prod(shape)}. Copy the checkpoint again, "
+            "or take another step with --step N."
         )
     return GlobalTensor(name, shape, dtype, tuple(chunks))
 

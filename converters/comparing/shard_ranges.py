@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import ExitStack
 from math import prod
 from types import TracebackType
 
 import numpy as np
 
-from converters.errors import ConvertError
 from converters.hf import hf_model
+from converters.storage.stored import opened, read
 from converters.storage.tensors import GlobalTensor, Words, as_bytes, words
 
 
@@ -22,15 +22,16 @@ class OpenTensor:
         self.elements = prod(tensor.shape)
         self._type = words(tensor.dtype)
         self._file = -1
+        self._closing = ExitStack()
 
     def __enter__(self) -> OpenTensor:
-        self._file = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self._file = self._closing.enter_context(opened(self.path))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._file)
+        self._closing.close()
 
     def read(self, first: int, count: int) -> Words:
         """Elements `first` to `first + count` (of the tensor seen as one row), as words [count].
@@ -39,13 +40,7 @@ class OpenTensor:
             ConvertError: the file has become shorter.
         """
         out: Words = np.empty(count, dtype=self._type)
-        view = as_bytes(out)
-        at = self._start + first * self._type.itemsize
-        while view:
-            got = os.preadv(self._file, [view], at)
-            if not got:
-                raise ConvertError(f"{self.path}: truncated at byte {at}. Copy the file again.")
-            view, at = view[got:], at + got
+        read(self._file, as_bytes(out), self._start + first * self._type.itemsize, self.path)
         return out
 
 

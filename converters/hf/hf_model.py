@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,11 @@ def _entry(path: Path, name: str, entry: dict[str, Any], base: int) -> tuple[Glo
     shape, dtype, (begin, end) = tuple(entry["shape"]), entry["dtype"], entry["data_offsets"]
     if not all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end)):
         raise ValueError(f"{name}: shape {shape}, offsets {begin} to {end}")
+    if dtype not in DTYPE_BYTES:
+        raise ConvertError(
+            f"{path}: {name} is of the type {reprlib.repr(dtype)}, which is not read, only "
+            f"{', '.join(DTYPE_BYTES)}"
+        )
     if end - begin != prod(shape) * DTYPE_BYTES[dtype]:
         raise ValueError(f"{name}: {end - begin} bytes for {dtype} {list(shape)}")
     # There is no checksum in this format.

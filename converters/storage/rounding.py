@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.errors import ConvertError
+from converters.storage.numbers import numbers as numbers_of
 from converters.storage.tensors import Words
 
 SOURCES = ("F64", "F32", "F16", "BF16")
 TARGETS = ("F32", "F16", "BF16")
-_NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+_NUMPY = {"F32": "<f4", "F16": "<f2"}
 
 
 def convert(words: Words, source: str, target: str, name: str) -> Words:
@@ -33,7 +34,7 @@ def convert(words: Words, source: str, target: str, name: str) -> Words:
             f"{name}: {source} cannot be converted to {target}, only {', '.join(SOURCES)} to "
             f"{', '.join(TARGETS)}. Leave --dtype out."
         )
-    numbers = _floats(words, source)
+    numbers = numbers_of(words, source)
     # NaN and numbers beyond the range are looked for below.
     with np.errstate(over="ignore", invalid="ignore"):
         result = _bfloat16(numbers) if target == "BF16" else numbers.astype(_NUMPY[target]).view(_word(target))
@@ -55,13 +56,6 @@ def float32(words: Words, source: str, name: str) -> Words:
         ConvertError: as `convert`.
     """
     return convert(words, source, "F32", name).view(np.float32)
-
-
-def _floats(words: Words, source: str) -> Words:
-    if source == "BF16":
-        wide: Words = words.astype(np.uint32) << np.uint32(16)
-        return wide.view(np.float32)
-    return words.view(_NUMPY[source])
 
 
 def _word(dtype: str) -> type[Any]:

@@ -11,7 +11,9 @@ from merge_helpers import assert_same_tensors, edit_json, load
 from merge_jobs import Recorded
 
 from converters import json_file
+from converters.comparing import values
 from converters.errors import ConvertError
+from converters.hf import hf_model
 from converters.merge import merge
 
 
@@ -71,6 +73,12 @@ def _damage_header(model: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"BF16"', b'"BF61"', 1))
 
 
+def _damage_type(model: Path) -> None:
+    """Of safetensors 0.6, two elements a byte."""
+    path = model / "model-00001-of-00002.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"BF16"', b'"F4"  ', 1))
+
+
 def _damage_deep_header(model: Path) -> None:
     text = b'{"a":' * 100_000
     (model / "model-00001-of-00002.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
@@ -100,7 +108,14 @@ def _damage_all(model: Path) -> None:
         (_damage_missing, r"names model-00002-of-00002\.safetensors, which is missing"),
         (_damage_empty, r"model-00002-of-00002\.safetensors: 0 bytes"),
         (_damage_truncated, r"model-00002-of-00002\.safetensors.*truncated"),
-        (_damage_header, r"model-00001-of-00002\.safetensors: damaged header"),
+        (
+            _damage_header,
+            r"model-00001-of-00002\.safetensors: lm_head\.weight is of the type 'BF61', which is not read",
+        ),
+        (
+            _damage_type,
+            r"model-00001-of-00002\.safetensors: lm_head\.weight is of the type 'F4', which is not read",
+        ),
         (_damage_deep_header, r"model-00001-of-00002\.safetensors: damaged header: .*nested too deeply"),
         (_damage_deep_index, r"model\.safetensors\.index\.json: no JSON \(nested too deeply"),
         (_damage_index, "model.norm.weihgt, which no shard holds"),
@@ -170,3 +185,21 @@ def test_files_of_settings_are_read_or_refused(
     path.write_bytes(data)
     with pytest.raises(ConvertError, match=f"config.json: {match}"):
         json_file.read_json(path)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64", "float8_e8m0fnu", "float8_e4m3fn"])
+def test_types_of_few_models_are_carried_through(model: Path, tmp_path: Path, dtype: str) -> None:
+    """Table of experts, block scales: taken over and compared as they are."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    bits = torch.tensor([0, 1, 127, 254], dtype=torch.uint8)
+    value = bits.view(torch.float8_e8m0fnu) if dtype == "float8_e8m0fnu" else bits.to(getattr(torch, dtype))
+    save_file({"a": value}, folder / "model.safetensors")
+    (tensor,) = hf_model.read_index(folder).values()
+    assert tensor.nbytes == value.nbytes
+    numbers = values.numbers(tensor.read(), tensor.dtype)
+    assert numbers.tolist() == [float(number) for number in value.tolist()]
+    assert load_file(folder / "model.safetensors")["a"].dtype == value.dtype
