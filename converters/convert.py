@@ -16,7 +16,7 @@ from converters.arguments import Options
 from converters.checkpoint import foreign, fsdp, run_manifest, torch_dist, value_head
 from converters.checkpoint.locate import Checkpoint, locate
 from converters.checkpoint.run_manifest import RUN_MANIFEST
-from converters.comparing.verify import Verified, verify
+from converters.comparing.verify import verify
 from converters.errors import ConvertError, listing
 from converters.hf import config_drift, hf_config, hf_files, hf_model
 from converters.hf.hf_config import ModelConfig
@@ -197,7 +197,7 @@ def _below_the_run(root: Path) -> str:
     return "/".join(parts[steps[-1] if steps else -1 :])
 
 
-def compare(conversion: Conversion, folder: Path, workers: int | None = None, *, shown: bool = True) -> Verified:
+def compare(conversion: Conversion, folder: Path, workers: int | None = None, *, shown: bool = True) -> None:
     """Read the checkpoint and `folder` again and compare every byte.
 
     Raises:
@@ -206,13 +206,12 @@ def compare(conversion: Conversion, folder: Path, workers: int | None = None, *,
     """
     workers = workers or run_plan.default_workers()
     with Progress(conversion.total_bytes, shown=shown) as progress:
-        done = verify(
+        verify(
             conversion.steps, folder,
             config=conversion.config, companions=conversion.files, workers=workers, progress=progress,
         )  # fmt: skip
     if conversion.adapter is not None:
         lora_folder.check_written(conversion.adapter, folder / _ADAPTER)
-    return done
 
 
 def dry_run(conversion: Conversion, options: Options) -> DryRun:

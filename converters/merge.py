@@ -70,7 +70,7 @@ def _run(command: Command) -> int:
     # With --verify alone a result that is there is compared, not replaced.
     there = options.verify and not options.force and (options.target_dir / MANIFEST).is_file()
     if there:
-        done = convert.compare(conversion, options.target_dir, options.workers, shown=shown)
+        convert.compare(conversion, options.target_dir, options.workers, shown=shown)
     else:
         convert.write(conversion, options, shown=shown)
     seconds = time.monotonic() - begin
@@ -78,14 +78,9 @@ def _run(command: Command) -> int:
         print(json.dumps(_report(command, conversion, not there, seconds), indent=2))
         return 0
     found = conversion.found
-    if there:
-        made = (
-            f"is there already, only compared: {done.tensors} tensors in {done.shards} files, {done.total_bytes}"
-        )
-    else:
-        made = f"{len(conversion.outputs)} tensors, {conversion.total_bytes}"
     lines = [
-        f"{options.target_dir}: {made} bytes, {'+'.join(conversion.dtypes)}, {'with' if there else 'from'} "
+        f"{options.target_dir}: {'is there already, only compared: ' if there else ''}{len(conversion.outputs)} "
+        f"tensors, {conversion.total_bytes} bytes, {'+'.join(conversion.dtypes)}, {'with' if there else 'from'} "
         f"{found.weights} ({found.backend}, layout {found.layout}, step {found.step}), {seconds:.1f} s"
     ]
     if options.verify:

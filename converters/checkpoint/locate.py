@@ -116,6 +116,7 @@ def _no_folder(path: Path) -> str:
 
 def _of_run(run: Path, steps: dict[int, Path], step: int | None, backend: str, role: str | None) -> Checkpoint:
     """The step asked for, or that of the tracker, or without one the latest that is whole."""
+    _check_role(run, steps, role)
     if step is not None:
         if step not in steps:
             raise ConvertError(f"{run}: no global_step_{step}; steps here: {_numbers(steps)}")
@@ -142,6 +143,18 @@ def _of_run(run: Path, steps: dict[int, Path], step: int | None, backend: str, r
     raise ConvertError(
         f"{tracker} names step {int(text)}, which cannot be taken:\n  {reason}\n{remedy}"
     ) from reason
+
+
+def _check_role(run: Path, steps: dict[int, Path], role: str | None) -> None:
+    """A role that no step has is not one that a save did not come to."""
+    if role is None or not steps or any((step / role).is_dir() for step in steps.values()):
+        return
+    names = [name for name in ROLES if any((step / name).is_dir() for step in steps.values())]
+    there = ", ".join(names) or "no folder of a role"
+    raise ConvertError(
+        f"{run}: --role {role}: no step of this run has a {role}; found {there}. "
+        "Leave --role out to take what is there."
+    )
 
 
 def _latest_whole(run: Path, steps: dict[int, Path], backend: str, role: str | None) -> Checkpoint:

@@ -40,15 +40,6 @@ _EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True)
-class Verified:
-    """What was compared in a folder that holds what its checkpoint does; `shards` are files of weights."""
-
-    tensors: int
-    total_bytes: int
-    shards: int
-
-
 def verify(
     steps: Sequence[Step],
     folder: Path,
@@ -57,7 +48,7 @@ def verify(
     companions: Mapping[str, Path] | None = None,
     workers: int = 1,
     progress: Progress | None = None,
-) -> Verified:
+) -> None:
     """Compare every tensor of `folder` with what `steps` make of the checkpoint.
 
     Args:
@@ -95,8 +86,6 @@ def verify(
         problems += differences
     if problems:
         raise listing(f"{folder}: not verified", problems, _REMEDY)
-    files = {hf_model.place(tensor)[0] for tensor in found.values()}
-    return Verified(len(found), sum(o.nbytes for o in outputs.values()), len(files))
 
 
 def _each(compare: Callable[[Step], list[str]], steps: Sequence[Step], workers: int) -> Iterable[list[str]]:

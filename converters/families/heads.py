@@ -31,7 +31,7 @@ _PREDICTING = "num_nextn_predict_layers"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def fitted(shapes: Shapes, config: ModelConfig, value_model: bool = False) -> ModelConfig:
+def fitted(shapes: Shapes, config: ModelConfig, asked_for: str = "") -> ModelConfig:
     """`config` with the head that the weights have, and tied or not as they are where config.json is silent.
 
     Layers of multi-token prediction that config.json has and the weights have not are left out of it, too. What
@@ -39,7 +39,7 @@ def fitted(shapes: Shapes, config: ModelConfig, value_model: bool = False) -> Mo
 
     Args:
         shapes: of the checkpoint's tensors, with Megatron's or with Hugging Face's names.
-        value_model: there must be a value head.
+        asked_for: why there must be a value head, and what to do if there is none: the end of a message.
 
     Raises:
         ConvertError: a value head is asked for, and there is none.
@@ -55,10 +55,10 @@ def fitted(shapes: Shapes, config: ModelConfig, value_model: bool = False) -> Mo
         elif biased:
             head = TOKENS
         return _with_head(config, stem + head, rows)
-    if value_model:
+    if asked_for:
         raise ConvertError(
-            f"{config.path.parent}: no value head: no {_OUT_WEIGHT} of one row and no score.weight, so this is an "
-            "actor. Give the critic's folder, or leave --is-value-model out."
+            f"{config.path.parent}: no value head: no {_OUT_WEIGHT} of one row and no score.weight, so these are "
+            f"the weights of an actor. {asked_for}"
         )
     if head == LANGUAGE and not config.says("tie_word_embeddings"):
         tied = not (_OUT_WEIGHT in shapes or "lm_head.weight" in shapes)

@@ -13,6 +13,9 @@ from converters.planning.steps import Step
 # A number that is a part of a dotted name, or that ends it: experts.linear_fc1.weight12.
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|(?<=weight)\d+$|(?<=bias)\d+$")
 
+# The second type has every value of the first.
+_EXACT = {("BF16", "F32"), ("F16", "F32"), ("BF16", "F64"), ("F16", "F64"), ("F32", "F64")}
+
 
 class _Kind(NamedTuple):
     """What steps of one group have in common."""
@@ -87,9 +90,10 @@ def split_text(step: Step) -> str:
     rows = (step.source.shape[len(step.index) :] or (1,))[0]
     by_output = [[run for run in step.runs if run.output == n] for n in range(len(step.outputs))]
     taken = sum(run.rows for run in step.runs)
+    retyped = _retyped(step)
     left = f", {rows - taken} rows of padding left out" if taken < rows else ""
     if len(step.outputs) == 1 and len(step.runs) <= 1:
-        how = f"rows 0 to {taken}" if left else "as it is"
+        how = f"rows 0 to {taken}" if left else ("" if retyped else "as it is")
     elif all(len(runs) <= 1 for runs in by_output):
         how = f"{' + '.join(str(sum(r.rows for r in runs)) for runs in by_output)} rows, one after the other"
     else:
@@ -102,7 +106,15 @@ def split_text(step: Step) -> str:
             how = f"{len(step.runs)} runs of rows"
     for product in step.added:
         how += f", with LoRA of rank {product.a.shape[0]} times {product.scale:g}"
-    return how + left
+    return (how + left + retyped).removeprefix(", ")
+
+
+def _retyped(step: Step) -> str:
+    """ ", rounded to F16" where outputs have another type than the source."""
+    others = sorted({output.dtype for output in step.outputs} - {step.source.dtype})
+    return "".join(
+        f", {'widened' if (step.source.dtype, dtype) in _EXACT else 'rounded'} to {dtype}" for dtype in others
+    )
 
 
 def _numbers(name: str) -> list[int]:

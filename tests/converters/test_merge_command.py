@@ -63,6 +63,46 @@ def test_what_is_said_of_the_model_is_checked(
     assert not (tmp_path / "out").exists()
 
 
+def test_an_actor_in_the_folder_of_a_critic_is_told_without_options_that_nobody_gave(
+    recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded.actor.rename(recorded.actor.with_name("critic"))
+    arguments = ["--local_dir", str(recorded.run), "--target_dir", str(tmp_path / "out")]
+    assert main(arguments) == 1
+    told = capsys.readouterr().err
+    assert "no value head" in told
+    assert "global_step_3/critic is a critic's folder by its name: rename it" in told
+    assert "--is-value-model" not in told
+
+
+@pytest.mark.parametrize(("dtype", "how"), [("float16", "rounded to F16"), ("float32", "widened to F32")])
+def test_a_dry_run_tells_of_another_type(
+    unpacked: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, how: str
+) -> None:
+    arguments = ["--local_dir", str(unpacked.run), "--target_dir", str(tmp_path / "out"), "--dry-run"]
+    assert main([*arguments, "--dtype", dtype]) == 0
+    told = capsys.readouterr().out
+    assert re.search(rf"linear_proj\.weight\[0\.\.1\] \S+ \S+ BF16: {how}\n", told)
+    assert re.search(rf"linear_fc1\.weight.* rows, one after the other, {how}\n", told)
+    assert "as it is" not in told
+
+
+def test_the_record_beside_a_model_has_no_path(recorded: Recorded, tmp_path: Path) -> None:
+    (recorded.actor / "huggingface" / "generation_config.json").unlink()
+    recorded.actor.rename(recorded.actor.with_name("critic"))
+    step = recorded.run / "global_step_3"
+    out = tmp_path / "out"
+    (step / "critic").rename(step / "actor")
+    assert (
+        main(["--local_dir", str(recorded.run), "--target_dir", str(out), "--base_model", str(recorded.hf)]) == 0
+    )
+    told = json.loads((out / "merge_manifest.json").read_text())
+    assert told["source"] == "global_step_3/actor"
+    for name in ("merge_manifest.json", "README.md"):
+        assert str(tmp_path) not in (out / name).read_text()
+        assert str(recorded.hf) not in (out / name).read_text()
+
+
 def test_verified_reported_and_seen_before(
     unpacked: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,7 +130,7 @@ def test_verify_of_what_is_there_writes_nothing(
     before = snapshot(out)
     assert main([*arguments, "--verify"]) == 0
     told = capsys.readouterr().out
-    assert re.search(r"out: is there already, only compared: 25 tensors in 1 files, \d+ bytes, BF16, with /", told)
+    assert re.search(r"out: is there already, only compared: 25 tensors, \d+ bytes, BF16, with /", told)
     assert "byte for byte" in told
     assert snapshot(out) == before
     weights = bytearray((out / "model.safetensors").read_bytes())

@@ -484,7 +484,7 @@ def test_critic_under_a_language_model_config(bias: bool, tied: bool, tmp_path: 
     assert (made["score.weight"] == 7).all()
     assert made["score.bias"].tolist() == [9 if bias else 0]
     assert "lm_head.weight" not in made
-    fitted = families.fitted({name: t.shape for name, t in tensors.items()}, config, value_model=True)
+    fitted = families.fitted({name: t.shape for name, t in tensors.items()}, config, "asked for")
     raw, _ = fitted.adapted(hf_config.read_json(config.path))
     assert raw["architectures"] == ["Qwen3ForTokenClassification"]
     assert raw["id2label"] == {"0": "LABEL_0"}
@@ -517,5 +517,5 @@ def test_reward_head_with_labels(tmp_path: Path) -> None:
 def test_actor_where_a_critic_is_asked_for(tmp_path: Path) -> None:
     config, family = _config(tmp_path), families.FAMILIES["Qwen3ForCausalLM"]
     shapes = {name: t.shape for name, t in _mcore(family, config).items()}
-    with pytest.raises(ConvertError, match="no value head"):
-        families.fitted(shapes, config, value_model=True)
+    with pytest.raises(ConvertError, match=r"no value head: .* the weights of an actor\. Rename it\.$"):
+        families.fitted(shapes, config, "Rename it.")

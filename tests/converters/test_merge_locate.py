@@ -207,6 +207,19 @@ def test_a_critic_beside_an_actor(recorded: Recorded) -> None:
     assert locate(recorded.run, role="critic").weights == step / "critic" / "dist_ckpt"
 
 
+def test_a_role_that_no_step_has_is_no_matter_of_being_whole(recorded: Recorded) -> None:
+    step = recorded.run / "global_step_3"
+    for remove in (lambda: None, (recorded.run / TRACKER).unlink):
+        remove()
+        with pytest.raises(
+            ConvertError, match=r"--role critic: no step of this run has a critic; found actor"
+        ) as told:
+            locate(recorded.run, role="critic")
+        assert "whole" not in str(told.value)
+    shutil.copytree(step / "actor", recorded.run / "global_step_1" / "critic")
+    assert locate(recorded.run, role="critic").step == 1
+
+
 def test_the_sft_trainer_has_no_roles(recorded: Recorded) -> None:
     step = recorded.run / "global_step_3"
     (step / "actor").rename(recorded.run / "x")
@@ -214,7 +227,7 @@ def test_the_sft_trainer_has_no_roles(recorded: Recorded) -> None:
     (recorded.run / "x").rename(step)
     found = locate(recorded.run)
     assert (found.weights, found.role, found.step) == (step / "dist_ckpt", None, 3)
-    with pytest.raises(ConvertError, match=r"--role critic: no such folder; found dist_ckpt, huggingface"):
+    with pytest.raises(ConvertError, match=r"--role critic: no step .* found no folder of a role"):
         locate(recorded.run, role="critic")
 
 

@@ -47,17 +47,15 @@ def result(merged: tuple[list[Step], Path], tmp_path: Path) -> tuple[list[Step],
 def test_what_merge_writes_passes(merged: tuple[list[Step], Path], unpacked: Recorded, workers: int) -> None:
     steps, out = merged
     seen: list[int] = []
-    checked = verify.verify(
+    verify.verify(
         steps,
         out,
         companions=companions([unpacked.actor / "huggingface"]),
         workers=workers,
         progress=seen.append,
     )
-    tensors = load(out)
-    assert checked.tensors == len(tensors)
-    assert checked.shards == len(list(out.glob("*.safetensors"))) > 1
-    assert sum(seen) == checked.total_bytes == json.loads((out / INDEX).read_text())["metadata"]["total_size"]
+    assert len(list(out.glob("*.safetensors"))) > 1
+    assert sum(seen) == json.loads((out / INDEX).read_text())["metadata"]["total_size"]
 
 
 def _uint8() -> Any:
@@ -236,9 +234,9 @@ def test_scalars_empty_tensors_and_one_file_without_tokenizer(tmp_path: Path) ->
         save_file(tensors, tmp_path / side / "model.safetensors")
     (tmp_path / "b" / "config.json").write_text("{}")
     steps = [whole(tensor) for tensor in hf_model.read_index(tmp_path / "a").values()]
-    checked = verify.verify(steps, tmp_path / "b")
-    assert checked.tensors == 3
-    assert checked.total_bytes == 24
+    seen: list[int] = []
+    verify.verify(steps, tmp_path / "b", progress=seen.append)
+    assert sum(seen) == 24
     save_file({**tensors, "scalar": torch.tensor(3.0)}, tmp_path / "b" / "model.safetensors")
     with pytest.raises(ConvertError, match=r"scalar in model.safetensors: 1 of 1 .* at \[\]: 0x40200000 \(2.5\)"):
         verify.verify(steps, tmp_path / "b")
@@ -303,7 +301,7 @@ def test_another_type_is_converted_again_and_compared(tmp_path: Path, dtype: str
     out.mkdir()
     (out / "config.json").write_text("{}")
     save_file(converted, out / "model.safetensors")
-    assert verify.verify(steps, out).total_bytes == 2 * (70 * 40 + 3)
+    verify.verify(steps, out)
     converted["a"].view(torch.int16)[69, 39] += 1  # the last bit: rounded the other way
     save_file(converted, out / "model.safetensors")
     with pytest.raises(ConvertError, match=r"a in model.safetensors: 1 of 2800 elements differ, .* at \[69, 39\]"):
@@ -322,7 +320,7 @@ def test_an_adapter_is_added_again_and_compared(tmp_path: Path) -> None:
     step = Step(step.source, (), step.outputs, step.runs, (LowRank(source["a"], source["b"], 0.5),))
     (tmp_path / "config.json").write_text("{}")
     save_file({"w": torch.from_numpy(run_step(step)["w"].view("f4"))}, tmp_path / "model.safetensors")
-    assert verify.verify([step], tmp_path).tensors == 1
+    verify.verify([step], tmp_path)
     save_file({"w": tensors["w"]}, tmp_path / "model.safetensors")
     with pytest.raises(ConvertError, match="24 of 24 elements differ"):
         verify.verify([step], tmp_path)
