@@ -37,7 +37,7 @@ class Journal:
 
     path: Path
     file: int
-    plan: str = ""
+    plan: str
     damage: str | None = None
     finished: dict[str, int] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock, repr=False)

@@ -52,9 +52,9 @@ class Progress:
                 self._bar.update(count)
             elif self._shown and now - self._told >= _EVERY_S:
                 self._told = now
-                print(self.line(now - self._begun), file=self._stream, flush=True)
+                print(self._line(now - self._begun), file=self._stream, flush=True)
 
-    def line(self, seconds: float) -> str:
+    def _line(self, seconds: float) -> str:
         """Share, rate and time left after `seconds`."""
         rate = self.bytes / max(seconds, 1e-9)
         left = (self._total - self.bytes) / rate if rate else 0.0
