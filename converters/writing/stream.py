@@ -17,6 +17,8 @@ from converters.storage.rounding import convert, float32
 from converters.storage.row_reader import Reader
 from converters.storage.tensors import Words, words
 
+_TILE = 64  # rows
+
 
 @dataclass(frozen=True)
 class Block:
@@ -77,7 +79,20 @@ class _Added:
         self._a = float32(reader.whole(a), a.dtype, a.name)
         self._b = float32(reader.whole(b), b.dtype, b.name)
         self._scale = np.float32(product.scale)
+        self._tile, self._product = -1, np.empty((0, 0), np.float32)
 
     def add_to(self, numbers: Words, first: int) -> None:
-        """Add the rows from `first` to `numbers` [rows, in], float32."""
-        numbers += self._scale * (self._b[first : first + len(numbers)] @ self._a)
+        """Add the rows from `first` to `numbers` [rows, in], float32.
+
+        A row's product is always taken within the same `_TILE` rows: BLAS sums one row, a few and many in orders
+        of their own, and the result is not to depend on how the rows come in blocks.
+        """
+        at, end = first, first + len(numbers)
+        while at < end:
+            tile = at // _TILE
+            if tile != self._tile:
+                self._tile = tile
+                self._product = self._scale * (self._b[tile * _TILE : (tile + 1) * _TILE] @ self._a)
+            stop = min(end, (tile + 1) * _TILE)
+            numbers[at - first : stop - first] += self._product[at - tile * _TILE : stop - tile * _TILE]
+            at = stop

@@ -475,6 +475,32 @@ def test_low_rank_products_are_added_in_float32(tmp_path: Path, dtype: str, bloc
         _run(Step(plain.source, (), plain.outputs, plain.runs, wrong))
 
 
+def test_low_rank_products_are_the_same_whatever_the_blocks(tmp_path: Path) -> None:
+    """BLAS sums a single row (gemv), few rows and many in orders of their own."""
+    file = File(tmp_path / "f")
+    generator = torch.Generator().manual_seed(0)
+    rank, rows, columns = 64, 131, 96
+    values = {"w": (rows, columns), "a": (rank, columns), "b": (rows, rank)}
+    w, a, b = (
+        GlobalTensor(n, s, "F32", (Chunk((0, 0), s, file.add(torch.randn(s, generator=generator))),))
+        for n, s in values.items()
+    )
+    plain = whole(w)
+    step = Step(w, (), plain.outputs, plain.runs, (LowRank(a, b, 0.5),))
+    at_once = _run(step, Reader(1 << 20))["w"]
+    for in_block in (1, 2, 3, 7, 64, 100):
+        assert np.array_equal(_run(step, Reader(in_block * columns * 4))["w"], at_once), in_block
+    parts = Step(
+        w,
+        (),
+        tuple(Output(n, (1, columns), "F32") for n in "xy"),
+        (Run(70, 1, 0, 0), Run(130, 1, 1, 0)),
+        step.added,
+    )
+    found = _run(parts)
+    assert np.array_equal(np.concatenate([found["x"], found["y"]]), at_once[[70, 130]])
+
+
 def test_a_checksum_in_threads(tmp_path: Path) -> None:
     """Many threads on one storage that they share: it is checked by one of them, and damage is told."""
     from concurrent.futures import ThreadPoolExecutor
