@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, isnan
 from typing import Any
@@ -123,14 +123,12 @@ def compare_models(
     b: Mapping[str, GlobalTensor],
     tolerance: Tolerance,
     tied: tuple[bool | None, bool | None] = (None, None),
-    progress: Callable[[int], None] | None = None,
 ) -> ModelDifference:
     """Compare by name; how the tensors are spread over files does not matter.
 
     Args:
         a, b: `hf_model.read_index` of each side.
         tied: tie_word_embeddings of each side's config.json, None where it is silent.
-        progress: called with the bytes of each tensor of `a` that was compared.
 
     Raises:
         ConvertError, OSError: a file cannot be read.
@@ -158,8 +156,6 @@ def compare_models(
                 result.different.append(difference)
             else:
                 result.near.append(difference)
-        if progress is not None:
-            progress(tensor.nbytes)
     for (one, two), count in type_pairs.items():
         result.notes.append(f"{count} tensors are {one} in A and {two} in B: --ignore-dtype compares their values")
     result.different.sort(key=lambda difference: difference.worst, reverse=True)

@@ -28,7 +28,6 @@ def adjusted(
     dtype: str,
     *,
     tied: bool | None = None,
-    architecture: str | None = None,
     where: Path | str = CONFIG,
 ) -> tuple[dict[str, Any], list[str]]:
     """config.json for the output, and a line for each change; without a line nothing was changed.
@@ -43,7 +42,6 @@ def adjusted(
         raw: of the checkpoint.
         dtype: safetensors' name of the weights' type.
         tied: whether the embeddings are tied; None: unknown.
-        architecture: of the output; None: as in `raw`.
 
     Raises:
         ConvertError: RoPE is written twice and not the same.
@@ -58,9 +56,6 @@ def adjusted(
         if "torch_dtype" not in config and not isinstance(config.get("dtype"), dict):
             changes.append(f"torch_dtype: {name}, as the weights are")
             config["torch_dtype"] = name
-    if architecture is not None and config.get("architectures") != [architecture]:
-        changes.append(f"architectures: {config.get('architectures')} -> {architecture}")
-        config["architectures"] = [architecture]
     if tied is not None and config.get("tie_word_embeddings") is not tied:
         before = config.get("tie_word_embeddings")
         said = "not written" if before is None else str(before).lower()

@@ -31,6 +31,7 @@ _LOADERS = {
     "ForTokenClassification": "AutoModelForTokenClassification",
     "ForSequenceClassification": "AutoModelForSequenceClassification",
 }
+_WEIGHTS = (".distcp", ".pt", ".safetensors")
 # What is told of the run, in this order.
 _ENGINES = ("verl", "megatron-core", "mbridge", "torch", "transformers", "vllm", "sglang", "ray")
 
@@ -45,19 +46,17 @@ def model_card(
     run: Mapping[str, Any] | None = None,
     base_model: Path | None = None,
     has_tokenizer: bool = True,
-    adapter: bool = False,
 ) -> str:
     """The text of README.md.
 
     Args:
-        config: config.json of the output (of the base model for an adapter).
+        config: config.json of the output.
         run: `run_manifest.find`.
         base_model: --base_model, if given.
-        adapter: the output is a LoRA adapter in PEFT's form.
     """
     run = run or {}
     base = base_name(config, run, base_model)
-    front = ["---", f"library_name: {'peft' if adapter else 'transformers'}"]
+    front = ["---", "library_name: transformers"]
     if base is not None and _HUB_NAME.fullmatch(base):
         front.append(f"base_model: {json.dumps(base)}")
     architecture = _architecture(config)
@@ -71,8 +70,8 @@ def model_card(
         f"# {title}, trained with verl",
         "",
         f"Made by `converters.merge` from{role} a verl checkpoint{step} ({plain(checkpoint.backend)}, layout "
-        f"{plain(checkpoint.layout)}), saved on {_date(checkpoint, run)}. This card is a stub: what the model is "
-        "for, how it was evaluated and its license are to be added by its makers.",
+        f"{plain(checkpoint.layout)}), saved on {_date(checkpoint.weights)}. This card is a stub: what the model "
+        "is for, how it was evaluated and its license are to be added by its makers.",
         "",
         *_table(
             [
@@ -87,7 +86,7 @@ def model_card(
     ]
     if run:
         lines += ["", f"The settings and versions that are known are in `{RUN_MANIFEST}`."]
-    lines += ["", "## How to load", "", "```python", *_loading(architecture, has_tokenizer, adapter), "```", ""]
+    lines += ["", "## How to load", "", "```python", *_loading(architecture, has_tokenizer), "```", ""]
     return "\n".join(lines)
 
 
@@ -140,26 +139,19 @@ def _table(rows: Sequence[tuple[str, str | None]]) -> list[str]:
     return ["| | |", "|---|---|", *(f"| {key} | {plain(value)} |" for key, value in rows if value)]
 
 
-def _date(checkpoint: Checkpoint, run: Mapping[str, Any]) -> str:
-    """The day that the run's manifest tells, else that of the newest file of the weights, in UTC."""
-    written = run.get("written")
-    if isinstance(written, str):
-        return written[:10]
-    times = [path.stat().st_mtime for path in checkpoint.weights.iterdir() if path.is_file()]
+def _date(weights: Path) -> str:
+    """The day of the newest file of weights, in UTC: what lies beside them may be newer."""
+    files = [path for path in weights.iterdir() if path.is_file()]
+    times = [path.stat().st_mtime for path in files if path.suffix in _WEIGHTS or path.name == ".metadata"]
+    times = times or [path.stat().st_mtime for path in files]
     return datetime.fromtimestamp(max(times, default=0.0), tz=timezone.utc).strftime("%Y-%m-%d")
 
 
-def _loading(architecture: str | None, has_tokenizer: bool, adapter: bool) -> list[str]:
+def _loading(architecture: str | None, has_tokenizer: bool) -> list[str]:
     """Python that loads the folder."""
-    if adapter:
-        loader, library = "AutoPeftModelForCausalLM", "peft"
-    else:
-        name = architecture or ""
-        loader = next((auto for end, auto in _LOADERS.items() if name.endswith(end)), "AutoModel")
-        library = "transformers"
-    names = f"{loader}, AutoTokenizer" if has_tokenizer and not adapter else loader
-    lines = [f"from {library} import {names}"]
-    if has_tokenizer and adapter:
-        lines.append("from transformers import AutoTokenizer")
-    lines += ["", 'folder = "."  # this folder', f'model = {loader}.from_pretrained(folder, torch_dtype="auto")']
+    name = architecture or ""
+    loader = next((auto for end, auto in _LOADERS.items() if name.endswith(end)), "AutoModel")
+    names = f"{loader}, AutoTokenizer" if has_tokenizer else loader
+    lines = [f"from transformers import {names}", "", 'folder = "."  # this folder']
+    lines.append(f'model = {loader}.from_pretrained(folder, torch_dtype="auto")')
     return [*lines, "tokenizer = AutoTokenizer.from_pretrained(folder)"] if has_tokenizer else lines
