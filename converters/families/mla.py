@@ -10,7 +10,7 @@ Sources: megatron-core 0.13 to 0.16 `transformer/multi_latent_attention.py`, mbr
 from __future__ import annotations
 
 from converters.families.dense import DOWN, EMBEDDING, FINAL_NORM, GATE_AND_UP, MLP_NORM
-from converters.families.moe import EXPERTS_DOWN, EXPERTS_GATE_UP, ROUTER, shared_experts
+from converters.families.moe import EXPERTS, ROUTER, shared_experts
 from converters.families.rules import SPARSE, Rule
 from converters.hf.hf_config import Numbers
 
@@ -50,7 +50,7 @@ _EXPERT_BIAS = Rule(
 
 DEEPSEEK_V3 = (
     EMBEDDING, _INPUT_NORM, *_QUERY, *_KEY_VALUE, _OUT, MLP_NORM, GATE_AND_UP, DOWN, ROUTER, _EXPERT_BIAS,
-    EXPERTS_GATE_UP, EXPERTS_DOWN, *shared_experts("shared_experts"), FINAL_NORM,
+    *EXPERTS, *shared_experts("shared_experts"), FINAL_NORM,
 )  # fmt: skip
 
 

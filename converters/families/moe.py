@@ -26,23 +26,46 @@ _IN_LAYER = "model.layers.{layer}."
 # Both are called experts: the module of the layer, and the list in it.
 _FC1, _FC2 = (f"decoder.layers.mlp.experts.experts.linear_fc{n}.weight" for n in (1, 2))
 
-ROUTER = Rule(("decoder.layers.mlp.router.weight",), {_IN_LAYER + "mlp.gate.weight": "E H"}, layers=SPARSE)
-EXPERTS_GATE_UP = Rule(
-    (_FC1,),
-    {
-        _IN_LAYER + "mlp.experts.{expert}.gate_proj.weight": "M H",
-        _IN_LAYER + "mlp.experts.{expert}.up_proj.weight": "M H",
-    },
-    GATE_UP,
-    layers=SPARSE,
-    live=_IN_LAYER + "mlp.experts.gate_up_proj",
-)
-EXPERTS_DOWN = Rule(
-    (_FC2,),
-    {_IN_LAYER + "mlp.experts.{expert}.down_proj.weight": "H M"},
-    layers=SPARSE,
-    live=_IN_LAYER + "mlp.experts.down_proj",
-)
+
+def routed_experts(
+    module: str, size: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj"
+) -> tuple[Rule, Rule, Rule]:
+    """Router and experts of a layer.
+
+    Args:
+        module: what holds them on disk; in memory transformers 5 calls it mlp.
+        size: of an expert's feed-forward.
+        gate, up, down: an expert's layers.
+    """
+    held, live = _IN_LAYER + module, _IN_LAYER + "mlp"
+    return (
+        Rule(
+            ("decoder.layers.mlp.router.weight",),
+            {f"{held}.gate.weight": "E H"},
+            layers=SPARSE,
+            live="" if held == live else f"{live}.gate.weight",
+        ),
+        Rule(
+            (_FC1,),
+            {
+                f"{held}.experts.{{expert}}.{gate}.weight": f"{size} H",
+                f"{held}.experts.{{expert}}.{up}.weight": f"{size} H",
+            },
+            GATE_UP,
+            layers=SPARSE,
+            live=f"{live}.experts.gate_up_proj",
+        ),
+        Rule(
+            (_FC2,),
+            {f"{held}.experts.{{expert}}.{down}.weight": f"H {size}"},
+            layers=SPARSE,
+            live=f"{live}.experts.down_proj",
+        ),
+    )
+
+
+ROUTER, *_EXPERTS = routed_experts("mlp", "M")
+EXPERTS = tuple(_EXPERTS)
 
 
 def shared_experts(name: str) -> tuple[Rule, Rule]:
@@ -71,38 +94,16 @@ SHARED_GATE = Rule(
 _DENSE_LAYERS = (GATE_AND_UP, DOWN)
 QWEN2_MOE = (
     EMBEDDING, INPUT_NORM, QKV_WEIGHT, qkv_bias("qkv_bias"), O_WEIGHT, MLP_NORM, *_DENSE_LAYERS,
-    ROUTER, EXPERTS_GATE_UP, EXPERTS_DOWN, *shared_experts("shared_expert"), SHARED_GATE, FINAL_NORM,
+    ROUTER, *EXPERTS, *shared_experts("shared_expert"), SHARED_GATE, FINAL_NORM,
 )  # fmt: skip
 QWEN3_MOE = (
-    EMBEDDING, *QWEN3_ATTENTION, MLP_NORM, *_DENSE_LAYERS, ROUTER, EXPERTS_GATE_UP, EXPERTS_DOWN, FINAL_NORM,
+    EMBEDDING, *QWEN3_ATTENTION, MLP_NORM, *_DENSE_LAYERS, ROUTER, *EXPERTS, FINAL_NORM,
 )  # fmt: skip
 
-# Mixtral: w1 is the gate, w3 up, w2 down; in memory transformers 5 calls the module mlp.
-_MIXTRAL_ROUTER = Rule(
-    ("decoder.layers.mlp.router.weight",),
-    {_IN_LAYER + "block_sparse_moe.gate.weight": "E H"},
-    layers=SPARSE,
-    live=_IN_LAYER + "mlp.gate.weight",
-)
-_MIXTRAL_GATE_UP = Rule(
-    (_FC1,),
-    {
-        _IN_LAYER + "block_sparse_moe.experts.{expert}.w1.weight": "F H",
-        _IN_LAYER + "block_sparse_moe.experts.{expert}.w3.weight": "F H",
-    },
-    GATE_UP,
-    layers=SPARSE,
-    live=_IN_LAYER + "mlp.experts.gate_up_proj",
-)
-_MIXTRAL_DOWN = Rule(
-    (_FC2,),
-    {_IN_LAYER + "block_sparse_moe.experts.{expert}.w2.weight": "H F"},
-    layers=SPARSE,
-    live=_IN_LAYER + "mlp.experts.down_proj",
-)
+# Mixtral: w1 is the gate, w3 up, w2 down.
 MIXTRAL = (
-    EMBEDDING, INPUT_NORM, QKV_WEIGHT, O_WEIGHT, MLP_NORM, _MIXTRAL_ROUTER, _MIXTRAL_GATE_UP, _MIXTRAL_DOWN,
-    FINAL_NORM,
+    EMBEDDING, INPUT_NORM, QKV_WEIGHT, O_WEIGHT, MLP_NORM,
+    *routed_experts("block_sparse_moe", "F", gate="w1", up="w3", down="w2"), FINAL_NORM,
 )  # fmt: skip
 
 

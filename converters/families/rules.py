@@ -16,6 +16,8 @@ from converters.hf.hf_config import ModelConfig
 
 COPY, QKV, GATE_UP, VOCAB = "copy", "qkv", "gate_up", "vocab"
 ALL, DENSE, SPARSE = "all", "dense", "sparse"
+# Split -> number of tensors that it gives.
+_GIVES = {COPY: 1, QKV: 3, GATE_UP: 2, VOCAB: 1}
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,23 @@ class Rule:
     live: str = ""
     zeros: bool = False
     keeps_dtype: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what a table cannot say: README.md beside this file has the list."""
+        where = f"rule for {' or '.join(self.mcore) or 'no name'}"
+        if not self.mcore or self.split not in _GIVES or self.layers not in (ALL, DENSE, SPARSE):
+            raise ValueError(f"{where}: split {self.split!r}, layers {self.layers!r}: not one that is known")
+        if len(self.hf) != _GIVES[self.split]:
+            raise ValueError(
+                f"{where}: {self.split} gives {_GIVES[self.split]} tensors, {len(self.hf)} are named. Rows of one "
+                "output are written in the order in which Megatron has them: a fused tensor (qkv_proj) that has "
+                "them in another cannot be made by a rule."
+            )
+        for name in self.hf:
+            if ("{layer}" in name) != self.per_layer or ("{expert}" in name) != self.per_expert:
+                raise ValueError(f"{where}: {name}: all names have {{layer}} (and {{expert}}), or none has")
+        if (self.per_expert and self.layers != SPARSE) or (self.layers != ALL and not self.per_layer):
+            raise ValueError(f"{where}: layers is {self.layers}: SPARSE for experts, ALL for what is in no layer")
 
     @property
     def per_layer(self) -> bool:

@@ -519,3 +519,38 @@ def test_actor_where_a_critic_is_asked_for(tmp_path: Path) -> None:
     shapes = {name: t.shape for name, t in _mcore(family, config).items()}
     with pytest.raises(ConvertError, match=r"no value head: .* the weights of an actor\. Rename it\.$"):
         families.fitted(shapes, config, "Rename it.")
+
+
+LAYER = "model.layers.{layer}.x"
+
+
+@pytest.mark.parametrize(
+    ("mcore", "hf", "settings", "match"),
+    [
+        ("decoder.layers.x", [LAYER], {"split": "qkv"}, r"rule for decoder\.layers\.x: qkv gives 3 tensors, 1 are named"),
+        ("decoder.layers.x", [LAYER, LAYER + "2"], {}, "copy gives 1 tensors, 2 are named"),
+        ("decoder.layers.x", [LAYER], {"split": "gate_up"}, "gate_up gives 2 tensors"),
+        ("x", [], {"split": "vocab"}, "vocab gives 1 tensors, 0 are named"),
+        ("x", ["y"], {"split": "rotate"}, "split 'rotate', .* not one that is known"),
+        ("x", ["y"], {"layers": "some"}, "layers 'some': not one that is known"),
+        ("decoder.layers.x", ["y"], {}, r"y: all names have \{layer\}"),
+        ("x", [LAYER], {}, r"all names have \{layer\}"),
+        (
+            "decoder.layers.x", [LAYER + "{expert}", LAYER], {"split": "gate_up", "layers": "sparse"},
+            r"x: all names have \{layer\} \(and \{expert\}\)",
+        ),
+        ("decoder.layers.x", [LAYER + "{expert}"], {}, "SPARSE for experts"),
+        ("x", ["y"], {"layers": "dense"}, "ALL for what is in no layer"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_a_table_cannot_express_is_refused(
+    mcore: str, hf: list[str], settings: dict[str, str], match: str
+) -> None:
+    with pytest.raises(ValueError, match=match):
+        families.Rule((mcore,), dict.fromkeys(hf, "H"), **settings)
+
+
+def test_every_family_is_in_the_readme() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    named = {name for name in families.FAMILIES if name.endswith(families.LANGUAGE)}
+    assert {name for name in named if f"`{name}`" not in readme} == set()
