@@ -14,8 +14,6 @@ values within |a - b| <= atol + rtol * |b| count as the same. Memory does not gr
 `differing` elements, those `beyond` the tolerance, `max_abs`, `max_rel` (a number, or "inf"), `nan_a`, `nan_b`,
 `first` index, the worst first); `config`, `files`: lines; `same_files`; `notes`. A broken folder: `same` and
 `error`.
-
-Exit codes: 0 the same; 1 different, or a folder is broken; 2 usage.
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ from pathlib import Path
 from typing import Any
 
 from converters.comparing.model_difference import (
-    EMBED,
-    HEAD,
     Difference,
     ModelDifference,
     Tolerance,
@@ -40,10 +36,13 @@ from converters.comparing.model_difference import (
 from converters.errors import ConvertError
 from converters.hf import hf_model
 from converters.hf.folder_difference import FileDifference, compare_files
-from converters.hf.hf_config import read_json
+from converters.hf.hf_files import CONFIG
+from converters.hf.names import EMBED, HEAD
+from converters.json_file import read_json
 from converters.printing import escaped
 
 _SHOWN = 20
+_CODES = "exit codes: 0 the same; 1 different, or a folder is broken; 2 usage"
 
 
 def compare(a: Path, b: Path, tolerance: Tolerance) -> tuple[ModelDifference, FileDifference]:
@@ -57,7 +56,7 @@ def compare(a: Path, b: Path, tolerance: Tolerance) -> tuple[ModelDifference, Fi
         if not folder.is_dir():
             raise ConvertError(f"{folder}: {'not a folder' if folder.exists() else 'does not exist'}")
     one, other = hf_model.read_index(a), hf_model.read_index(b)
-    flags = tuple(read_json(folder / "config.json").get("tie_word_embeddings") for folder in (a, b))
+    flags = tuple(read_json(folder / CONFIG).get("tie_word_embeddings") for folder in (a, b))
     weights = compare_models(one, other, tolerance, (flags[0], flags[1]))
     tied = EMBED in one and HEAD not in weights.only_a + weights.only_b and not (HEAD in one and HEAD in other)
     return weights, compare_files(a, b, tolerance.ignore_dtype, tied)
@@ -158,15 +157,18 @@ def _tolerance(text: str) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     description, _, rest = (__doc__ or "").partition("\n")
+    examples, _, _ = rest.partition("\n--json prints")
     parser = argparse.ArgumentParser(
         prog="python -m converters.compare",
         description=description,
-        epilog=rest,
+        epilog=f"{examples}\n{_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("a", type=Path, metavar="A", help="Hugging Face model folder")
     parser.add_argument("b", type=Path, metavar="B", help="another")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object (converters/compare.py has its keys)"
+    )
     parser.add_argument("--atol", type=_tolerance, metavar="X", help="absolute tolerance (default: bit for bit)")
     parser.add_argument("--rtol", type=_tolerance, metavar="Y", help="tolerance relative to B")
     parser.add_argument("--ignore-dtype", action="store_true", help="compare values where the types differ")

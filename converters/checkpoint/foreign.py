@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from converters.errors import ConvertError
+from converters.hf.names import ADAPTER_CONFIG
 from converters.json_file import read_json
 
-ADAPTER_CONFIG = "adapter_config.json"
 _ITERATION = re.compile(r"iter_\d{7,}|release")
 _RANK = re.compile(r"mp_rank_\d\d.*")
 

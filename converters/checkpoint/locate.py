@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from converters.checkpoint import foreign, fsdp, torch_dist
-from converters.checkpoint.foreign import ADAPTER_CONFIG
 from converters.errors import ConvertError
 from converters.hf import hf_model
+from converters.hf.names import ADAPTER_CONFIG
 from converters.json_file import read_json
 
 TRACKER = "latest_checkpointed_iteration.txt"

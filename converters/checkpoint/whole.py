@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from converters.checkpoint import fsdp, torch_dist
-from converters.checkpoint.foreign import ADAPTER_CONFIG
+from converters.checkpoint.locate import ROLES
 from converters.errors import ConvertError
 from converters.hf import hf_model
+from converters.hf.names import ADAPTER_CONFIG
 from converters.json_file import read_json
 
 _RANK_FILE = re.compile(r"(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
-_ROLES = ("actor", "critic")
 MANIFEST = "ckpt_contents.json"
 _PARTS_OF_V2 = ("model", "optimizer", "extra")
 
@@ -37,7 +37,7 @@ def problems_of_step(step: Path) -> list[str]:
     problems = []
     if not (step / "actor").is_dir():
         problems.append("actor: missing")
-    for role in _ROLES:
+    for role in ROLES:
         if (step / role).is_dir():
             problems += _told(step, _role_problems, step / role)
     return problems + _told(step, _torch_file_problems, step / "data.pt")

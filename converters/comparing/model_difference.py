@@ -12,9 +12,9 @@ import numpy as np
 
 from converters.comparing.shard_ranges import OpenTensor, place_in
 from converters.comparing.values import Numbers, numbers
+from converters.hf.names import EMBED, HEAD
 from converters.storage.tensors import GlobalTensor, Words
 
-EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _BLOCK = 1 << 20  # elements; with their float64 values of both sides about 60 MB
 
 

@@ -24,8 +24,9 @@ from converters.comparing.values import text
 from converters.errors import ConvertError, listing
 from converters.hf import hf_model
 from converters.hf.folder_difference import value_differences
-from converters.hf.hf_config import read_json
 from converters.hf.hf_files import CONFIG, INDEX
+from converters.hf.names import EMBED, HEAD
+from converters.json_file import read_json
 from converters.planning.steps import Output, Step
 from converters.storage import checksum
 from converters.storage.checksum import combine
@@ -36,7 +37,6 @@ from converters.writing.stream import Block
 
 _REMEDY = "The folder is not what the checkpoint holds: write it again, and look at the disk if this comes back."
 _FILE_BLOCK = 1 << 20
-_EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 Progress = Callable[[int], None]
 
 
@@ -148,17 +148,17 @@ def _config_problems(folder: Path, outputs: Mapping[str, Output], expected: Mapp
         lines = value_differences(config, dict(expected), ("in the file", "as it must be"))
         problems += [f"{CONFIG}: {line}" for line in lines]
     vocabulary = config.get("vocab_size")
-    for name in (_EMBED, _HEAD):
+    for name in (EMBED, HEAD):
         rows = outputs[name].shape[0] if name in outputs and outputs[name].shape else vocabulary
         if isinstance(vocabulary, int) and rows != vocabulary:
             problems.append(f"{name} has {rows} rows, config.json says vocab_size {vocabulary}")
     causal = any(str(name).endswith("ForCausalLM") for name in config.get("architectures") or [])
-    if causal and _EMBED in outputs:
+    if causal and EMBED in outputs:
         tied = config.get("tie_word_embeddings")
-        if tied is True and _HEAD in outputs:
-            problems.append(f"{_HEAD} is written, config.json says tie_word_embeddings true")
-        if tied is False and _HEAD not in outputs:
-            problems.append(f"{_HEAD} is not written, config.json says tie_word_embeddings false")
+        if tied is True and HEAD in outputs:
+            problems.append(f"{HEAD} is written, config.json says tie_word_embeddings true")
+        if tied is False and HEAD not in outputs:
+            problems.append(f"{HEAD} is not written, config.json says tie_word_embeddings false")
     return problems
 
 

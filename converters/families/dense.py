@@ -7,8 +7,9 @@ Sources: megatron-core 0.13 to 0.16 (TE key names, which the local layer spec al
 from __future__ import annotations
 
 from converters.families.rules import DENSE, GATE_UP, QKV, VOCAB, Rule
+from converters.hf.names import EMBED
 
-EMBEDDING = Rule(("embedding.word_embeddings.weight",), {"model.embed_tokens.weight": "V H"}, VOCAB)
+EMBEDDING = Rule(("embedding.word_embeddings.weight",), {EMBED: "V H"}, VOCAB)
 FINAL_NORM = Rule(("decoder.final_layernorm.weight",), {"model.norm.weight": "H"})
 
 INPUT_NORM = Rule(

@@ -14,13 +14,14 @@ from dataclasses import replace
 from converters.errors import ConvertError
 from converters.families.rules import VOCAB, Rule
 from converters.hf.hf_config import Change, ModelConfig
+from converters.hf.names import HEAD
 
 LANGUAGE, TOKENS, SEQUENCE = "ForCausalLM", "ForTokenClassification", "ForSequenceClassification"
 _OUT_WEIGHT, _OUT_BIAS = "output_layer.weight", "output_layer.bias"
 _SCORE = Rule((_OUT_WEIGHT,), {"score.weight": "labels H"})
 _SCORE_BIAS = Rule((_OUT_BIAS,), {"score.bias": "labels"}, zeros=True)
 HEADS: dict[str, tuple[Rule, ...]] = {
-    LANGUAGE: (Rule((_OUT_WEIGHT,), {"lm_head.weight": "V H"}, VOCAB, when="untied"),),
+    LANGUAGE: (Rule((_OUT_WEIGHT,), {HEAD: "V H"}, VOCAB, when="untied"),),
     TOKENS: (_SCORE, _SCORE_BIAS),
     SEQUENCE: (_SCORE,),
 }
@@ -61,7 +62,7 @@ def fitted(shapes: Shapes, config: ModelConfig, asked_for: str = "") -> ModelCon
             f"the weights of an actor. {asked_for}"
         )
     if head == LANGUAGE and not config.says("tie_word_embeddings"):
-        tied = not (_OUT_WEIGHT in shapes or "lm_head.weight" in shapes)
+        tied = not (_OUT_WEIGHT in shapes or HEAD in shapes)
         return replace(config, tied=tied, changes={**config.changes, "tie_word_embeddings": Change(tied, _WHY)})
     return config
 
@@ -80,7 +81,7 @@ def split_name(architecture: str) -> tuple[str, str | None]:
 
 def _score_rows(shapes: Shapes, config: ModelConfig) -> tuple[int | None, bool]:
     """Outputs of a value or reward head, None for a language model's; whether there is a bias."""
-    if "score.weight" in shapes and "lm_head.weight" not in shapes:
+    if "score.weight" in shapes and HEAD not in shapes:
         return (shapes["score.weight"] or (0,))[0], "score.bias" in shapes
     weight = shapes.get(_OUT_WEIGHT)
     if weight and (weight[0] == 1 < config.V or split_name(config.architecture)[1] != LANGUAGE):

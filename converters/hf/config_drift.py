@@ -13,9 +13,9 @@ from typing import Any
 from converters.errors import ConvertError, listing
 from converters.hf import rope
 from converters.hf.folder_difference import normal, value_differences
-from converters.hf.hf_config import read_json
 from converters.hf.hf_files import CONFIG, GENERATION_CONFIG
 from converters.hf.token_ids import Tokens, read_tokens, token_ids
+from converters.json_file import read_json
 
 # safetensors' type -> the name in config.json
 _CONFIG_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}

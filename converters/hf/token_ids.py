@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from converters.hf.hf_config import read_json
+from converters.json_file import read_json
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 from converters.errors import ConvertError, listing
 from converters.hf import hf_model
+from converters.hf.names import ADAPTER_CONFIG
 from converters.lora import lora_config
 from converters.planning.plan import LowRank, Step
 from converters.storage.stored import StoredTensor
@@ -238,7 +239,7 @@ def assemble(
         if len(ranks) > 1:
             raise ConvertError(
                 f"{source.parent}: LoRA matrices of ranks {_few(sorted(ranks))}, and no {lora_config.FOLDER}/"
-                f"{lora_config.CONFIG} that says how alpha goes with them. Put that of the training there."
+                f"{ADAPTER_CONFIG} that says how alpha goes with them. Put that of the training there."
             )
         config = {**config, "r": ranks.pop()}
     return Adapter(pairs, replaced, config, source)

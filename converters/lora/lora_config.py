@@ -17,8 +17,9 @@ from typing import Any
 
 from converters.errors import ConvertError, listing
 from converters.hf.hf_config import read_json
+from converters.hf.names import ADAPTER_CONFIG
 
-CONFIG, META, FOLDER = "adapter_config.json", "lora_train_meta.json", "lora_adapter"
+META, FOLDER = "lora_train_meta.json", "lora_adapter"
 Settings = Mapping[str, Any]
 
 _NOT_A_PRODUCT = "the weight is not W + scale * B @ A"
@@ -90,7 +91,7 @@ def of_checkpoint(root: Path, alpha: float | None = None) -> tuple[dict[str, Any
     Raises:
         ConvertError: no file says alpha and `alpha` is not given, or two of them disagree.
     """
-    meta_path, config_path = root / META, root / FOLDER / CONFIG
+    meta_path, config_path = root / META, root / FOLDER / ADAPTER_CONFIG
     meta = read_json(meta_path) if meta_path.is_file() else None
     if config_path.is_file():
         config = read_config(config_path, alpha)
@@ -103,8 +104,9 @@ def of_checkpoint(root: Path, alpha: float | None = None) -> tuple[dict[str, Any
         return config, config_path
     if meta is None and alpha is None:
         raise ConvertError(
-            f"{meta_path}: missing, and no {FOLDER}/{CONFIG} either: nothing says the alpha of the LoRA matrices "
-            "in the shards. Give --lora-alpha N with the lora_alpha of the training (verl: model.lora_alpha)."
+            f"{meta_path}: missing, and no {FOLDER}/{ADAPTER_CONFIG} either: nothing says the alpha of the LoRA "
+            "matrices in the shards. Give --lora-alpha N with the lora_alpha of the training (verl: "
+            "model.lora_alpha)."
         )
     said = meta or {}
     config = {**DEFAULTS, "lora_alpha": _alpha(said, meta_path, alpha)}
@@ -125,7 +127,7 @@ def scale(config: Settings, module: str, rank: int, where: Path) -> float:
     if said is not None and said != rank:
         raise ConvertError(
             f"{where}: r is {said:g}, the matrices of {module} have rank {rank}: not of one adapter. Put the "
-            f"{CONFIG} of the training into {FOLDER}/."
+            f"{ADAPTER_CONFIG} of the training into {FOLDER}/."
         )
     alpha = float(_by_pattern(config.get("alpha_pattern") or {}, module, config["lora_alpha"], where))
     return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank

@@ -13,6 +13,7 @@ from pathlib import Path
 from converters.errors import ConvertError, listing
 from converters.hf import hf_model
 from converters.hf.hf_files import write_json
+from converters.hf.names import ADAPTER_CONFIG
 from converters.lora import adapters, lora_config
 from converters.lora.adapters import Adapter
 from converters.planning import shards
@@ -32,7 +33,7 @@ def read_adapter(folder: Path, alpha: float | None = None) -> Adapter:
     Raises:
         ConvertError: a file is missing or damaged, or the adapter is not one that is merged here.
     """
-    path = folder / lora_config.CONFIG
+    path = folder / ADAPTER_CONFIG
     config = lora_config.read_config(path, alpha)
     if not hf_model.has_weights(folder):
         raise ConvertError(
@@ -75,7 +76,7 @@ def write_adapter(adapter: Adapter, folder: Path, base_names: Iterable[str]) -> 
         "inference_mode": True,
     }
     config.pop("runtime_config", None)  # PEFT warns of one in a file
-    write_json(folder / lora_config.CONFIG, config)
+    write_json(folder / ADAPTER_CONFIG, config)
 
 
 def check_written(adapter: Adapter, folder: Path) -> None:

@@ -10,6 +10,7 @@ from converters import families
 from converters.errors import ConvertError, listing
 from converters.families import Family
 from converters.hf.hf_config import ModelConfig
+from converters.hf.names import EMBED, HEAD
 from converters.planning.mcore_layout import HEAD as MCORE_HEAD
 from converters.planning.mcore_layout import Match
 from converters.planning.steps import LowRank, Output, Step, whole
@@ -18,7 +19,6 @@ from converters.storage.tensors import GlobalTensor
 
 __all__ = ["LowRank", "Output", "Step", "compare", "from_hf_names", "from_mcore", "whole"]
 
-_HEAD, _EMBED = "lm_head.weight", "model.embed_tokens.weight"
 _REMEDY = (
     "config.json and the checkpoint must be of one model: give --base_model the model that the training "
     "started from, or take another checkpoint."
@@ -59,14 +59,14 @@ def from_hf_names(tensors: dict[str, GlobalTensor], family: Family, config: Mode
     family, config = _fitted(tensors, family, config)
     _check_flags(family, config)
     tensors = dict(tensors)
-    if config.tied and _HEAD in tensors and _EMBED in tensors:
-        if not Reader().same_bits(tensors[_HEAD], tensors[_EMBED]):
+    if config.tied and HEAD in tensors and EMBED in tensors:
+        if not Reader().same_bits(tensors[HEAD], tensors[EMBED]):
             raise ConvertError(
-                f"{config.path} says tie_word_embeddings=true, and {_HEAD} differs from {_EMBED}: the model was "
+                f"{config.path} says tie_word_embeddings=true, and {HEAD} differs from {EMBED}: the model was "
                 "trained untied. Correct config.json, or give the right --base_model."
             )
-        del tensors[_HEAD]
-    _check_head(tensors, config, _HEAD)
+        del tensors[HEAD]
+    _check_head(tensors, config, HEAD)
     steps: list[Step] = []
     expected: dict[str, tuple[int, ...]] = {}
     for rule, layer, expert in families.in_order(family.rules, config):
