@@ -9,6 +9,7 @@ of torch is imported: pickles are `Record`s. Sources: torch 2.4 to 2.13, `distri
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -25,6 +26,7 @@ PLAIN, SHARDED_TENSOR = "plain", "ShardedTensor"
 # Rows [start, stop) of the whole tensor, in the order in which a rank holds them.
 Ranges = list[tuple[int, int]]
 _MOST_PIECES = 1 << 16
+_MOST_AXES, _MOST_RANKS = 16, 1 << 24  # of a mesh
 _REMEDY = "Save it again with fsdp_size=-1, or with hf_model in checkpoint.save_contents."
 
 
@@ -224,25 +226,30 @@ def _state(record: Record) -> dict[str, Any]:
     return record.state
 
 
-def _product(axis: Any) -> int:
-    return prod(_product(inner) for inner in axis) if isinstance(axis, (tuple, list)) else int(axis)
+def _product(axis: Any, depth: int = 0) -> int:
+    """Ranks along an axis of a mesh, which may be made of several."""
+    if isinstance(axis, (tuple, list)) and depth < _MOST_AXES and len(axis) <= _MOST_AXES:
+        return prod(_product(inner, depth + 1) for inner in axis)
+    if not isinstance(axis, int) or not 0 < axis <= _MOST_RANKS:
+        raise ValueError(f"{reprlib.repr(axis)} as an axis of a mesh")
+    return axis
 
 
 def _check_rank(saved_by: Any, rank: int, path: Path) -> None:
     if saved_by != rank:
-        raise ConvertError(f"{path}: holds the shard of rank {saved_by}. Copy the checkpoint again.")
+        raise ConvertError(f"{path}: holds the shard of rank {reprlib.repr(saved_by)}. Copy the checkpoint again.")
 
 
 def _field(placement: Record, name: str, default: int) -> int:
     state = placement.state if isinstance(placement.state, dict) else {}
     value = state.get(name, placement.args[0] if placement.args and name == "dim" else default)
     if not isinstance(value, int):
-        raise ValueError(f"{name} is {value!r}")
+        raise ValueError(f"{name} is {reprlib.repr(value)}")
     return value
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
     numbers = tuple(value)
     if not all(isinstance(number, int) and number >= 0 for number in numbers):
-        raise ValueError(f"sizes {numbers}")
+        raise ValueError(f"sizes {reprlib.repr(numbers)}")
     return numbers

@@ -25,6 +25,7 @@ from converters.storage.stored import StoredTensor as StoredTensor
 from converters.storage.tensors import DTYPE_BYTES, UNTYPED
 
 _LOCAL_HEADER = 30
+_DEEPEST = 200
 # What zipfile raises for bytes that are no zip file, or not any more.
 _ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, OSError, RuntimeError, ValueError,
@@ -103,12 +104,19 @@ class _Storages:
         return Storage(self._path, start, nbytes, member.CRC, dtype)
 
 
-def rebuild(value: Any) -> Any:
-    """Turn the records of torch's tensor rebuilders into `StoredTensor`, through dicts, lists and tuples."""
+def rebuild(value: Any, depth: int = 0) -> Any:
+    """Turn the records of torch's tensor rebuilders into `StoredTensor`, through dicts, lists and tuples.
+
+    Raises:
+        ConvertError: a tensor that is not inside its storage.
+        ValueError: a value that holds itself.
+    """
+    if depth > _DEEPEST:
+        raise ValueError(f"more than {_DEEPEST} containers in each other")
     if isinstance(value, dict):
-        return {k: rebuild(v) for k, v in value.items()}
+        return {k: rebuild(v, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(rebuild(v) for v in value)
+        return type(value)(rebuild(v, depth + 1) for v in value)
     if not isinstance(value, Record):
         return value
     args = value.args
@@ -119,7 +127,7 @@ def rebuild(value: Any) -> Any:
         storage, offset, shape, stride, dtype = *args[:4], args[6]
         return _stored(storage, dtype, offset, shape, stride)
     if value.name == "torch._utils._rebuild_parameter":
-        return rebuild(args[0])
+        return rebuild(args[0], depth + 1)
     return value
 
 
@@ -129,7 +137,9 @@ def _stored(storage: Any, dtype: Any, offset: Any, shape: Any, stride: Any) -> S
     shape, stride = tuple(shape), tuple(stride)
     numbers = (offset, *shape, *stride)
     if len(shape) != len(stride) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise ConvertError(f"{storage.path}: damaged: tensor shape {shape}, stride {stride}, offset {offset}")
+        raise ConvertError(
+            f"{storage.path}: damaged: {reprlib.repr((shape, stride, offset))} as a shape, stride and offset"
+        )
     last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if prod(shape) else -1
     if (last + 1) * DTYPE_BYTES[dtype] > storage.nbytes:
         raise ConvertError(f"{storage.path}: damaged: a tensor {shape} reaches past its {storage.nbytes} bytes")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ _HARMFUL = frozenset(
 )  # fmt: skip
 
 _DEEPEST = 100
+_HOLDERS = (dict, list, tuple, Record)
 _FEW = 1_000_000
 _PARTS_A_BYTE = 20
 
@@ -185,15 +186,40 @@ def unpickle(data: bytes, where: str, persistent: Callable[[Any], Any] | None = 
 
 
 def _check_size(value: Any, most: int) -> None:
-    """Containers in containers that name each other twice are few bytes, and without end for who walks them."""
-    left, seen = [(value, 0)], 0
+    """Containers in containers that name each other twice are few bytes, and without end for who walks them.
+
+    What is shared counts as often as a walk comes by, and is looked at once. What holds itself (a mesh its root)
+    counts once: who walks it has a limit of its own.
+    """
+    counted: dict[int, tuple[int, int]] = {}  # id -> values in it, containers in each other
+    begun: set[int] = set()
+    left = [value]
     while left:
-        one, depth = left.pop()
-        inner = one.values() if isinstance(one, dict) else one if isinstance(one, (list, tuple)) else ()
-        seen += 1 + len(inner)
-        if depth > _DEEPEST or seen > most:
+        one = left[-1]
+        if id(one) in counted:
+            left.pop()
+            continue
+        inner = _inner(one)
+        holders = [item for item in inner if isinstance(item, _HOLDERS)]
+        if holders and id(one) not in begun:
+            begun.add(id(one))
+            left += [item for item in holders if id(item) not in begun]
+            continue
+        left.pop()
+        held = [counted[id(item)] for item in holders if id(item) in counted]
+        values = 1 + len(inner) + sum(values for values, _ in held)
+        depth = 1 + max((depth for _, depth in held), default=0)
+        if depth > _DEEPEST or values > most:
             raise Damaged(f"more than {_DEEPEST} containers in each other, or {most} values")
-        left.extend((item, depth + 1) for item in inner if isinstance(item, (dict, list, tuple)))
+        counted[id(one)] = values, depth
+
+
+def _inner(holder: Any) -> Collection[Any]:
+    if isinstance(holder, dict):
+        return holder.values()
+    if isinstance(holder, Record):
+        return holder.args, holder.state, holder.items
+    return holder if isinstance(holder, (list, tuple)) else ()
 
 
 def unpickle_file(path: Path) -> Any:

@@ -121,3 +121,31 @@ def test_what_is_not_read_is_refused(placements: list[Record], match: str, tmp_p
 def test_what_is_no_tensor_is_refused(value: Any, tmp_path: Path) -> None:
     with pytest.raises(ConvertError, match="_extra_state is no tensor that this reader knows"):
         dtensor.part(value, "_extra_state", tmp_path, 0)
+
+
+def _doubled(depth: int) -> Any:
+    axis: Any = (1, 1)
+    for _ in range(depth):
+        axis = (axis, axis)
+    return axis
+
+
+def _nested(depth: int) -> Any:
+    axis: Any = 1
+    for _ in range(depth):
+        axis = (axis,)
+    return axis
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [_doubled(40), _nested(5000), 2**40, 0, "2", (1,) * 1000],
+    ids=["doubled", "deep", "many", "none", "text", "long"],
+)
+def test_a_mesh_that_no_job_has_is_refused(axis: Any, tmp_path: Path) -> None:
+    value = saved(torch.zeros(2, 6), (4, 6), [placement("Shard", dim=0)], [0], tmp_path)
+    spec = value.args[3][1]["_spec"]
+    layout = record("torch.distributed._mesh_layout._MeshLayout", (), {"shape": (axis,)})
+    spec.state["mesh"] = record("DeviceMesh", (), {"_layout": layout, "_coordinate_on_dim": [0]})
+    with pytest.raises(ConvertError, match="as an axis of a mesh"):
+        dtensor.part(value, "w", tmp_path, 0)

@@ -306,6 +306,40 @@ def test_containers_without_end_are_no_file_of_torch_save(tmp_path: Path, data: 
     assert time.process_time() - started < 3
 
 
+def _pt(path: Path, program: bytes, compression: int = zipfile.ZIP_STORED) -> Path:
+    """A file of torch.save with another pickle."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("x/data.pkl", program)
+    return path
+
+
+_PARAMETER = b"ctorch._utils\n_rebuild_parameter\n"
+_DOUBLED = b"K\x01" + b"2\x86" * 40
+_IN_RECORDS = {
+    "arguments": b"ctorch\ndevice\n" + _DOUBLED + b"\x85R.",
+    "state": b"cargparse\nNamespace\n)R" + _DOUBLED + b"b.",
+    "items": b"ccollections\ndeque\n)R" + _DOUBLED + b"a.",
+    "parameters": b"N" + (b"2\x86q\x000" + _PARAMETER + b"h\x00\x85R") * 40 + b".",
+    "deep state": b"cargparse\nNamespace\n)RK\x01" + b"\x85" * 5000 + b"b.",
+    "deep parameters": _PARAMETER * 5000 + b"K\x01" + b"\x85R" * 5000 + b".",
+    "holds itself": b"]q\x00" + _PARAMETER + b"h\x00\x85Ra.",
+}
+
+
+@pytest.mark.parametrize("name", list(_IN_RECORDS))
+def test_what_records_hold_is_bounded_as_well(name: str, tmp_path: Path) -> None:
+    """Their arguments, state and items are walked too: a DTensor is one."""
+    with pytest.raises(ConvertError, match="containers in each other"):
+        torch_zip.load(_pt(tmp_path / "x.pt", _IN_RECORDS[name]))
+
+
+def test_records_may_hold_each_other(tmp_path: Path) -> None:
+    """A mesh that was flattened holds its root, which holds it; an enum its members."""
+    program = b"cargparse\nNamespace\n)Rq\x00}(X\x04\x00\x00\x00selfh\x00ub."
+    found = torch_zip.load(_pt(tmp_path / "x.pt", program))
+    assert found.state["self"] is found
+
+
 def test_damaged_bytes_are_our_error_or_values(unpacked: Recorded) -> None:
     """Bytes of a real program, changed at random: no other exception, and no hang."""
     settings = _settings()
