@@ -57,6 +57,9 @@ def load(path: Path, offset: int = 0, length: int | None = None) -> Any:
             if "data.pkl" not in members:
                 raise ConvertError(f"{path}: no data.pkl at byte {offset}: not written by torch.save")
             storages = _Storages(path, file, offset, members)
+            for name in ("data.pkl", "byteorder"):
+                if name in members:
+                    _check_stored(members[name], length, path)
             try:
                 pickled = archive.read(members["data.pkl"])
                 order = archive.read(members["byteorder"]) if "byteorder" in members else b"little"
@@ -69,6 +72,15 @@ def load(path: Path, offset: int = 0, length: int | None = None) -> Any:
         return rebuild(value)
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         raise ConvertError(f"{path}: damaged: no tensor as torch.save writes it ({error})") from error
+
+
+def _check_stored(member: zipfile.ZipInfo, most: int, path: Path) -> None:
+    """torch.save compresses nothing: a few bytes that stand for gigabytes are another's."""
+    if member.compress_type != zipfile.ZIP_STORED or not member.file_size == member.compress_size <= most:
+        raise ConvertError(
+            f"{path}: refused: {member.filename} is compressed, or {member.file_size} bytes in a file of {most}; "
+            "torch.save does not write so. Get the checkpoint from its source again."
+        )
 
 
 class _Storages:

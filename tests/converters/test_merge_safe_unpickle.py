@@ -340,6 +340,24 @@ def test_records_may_hold_each_other(tmp_path: Path) -> None:
     assert found.state["self"] is found
 
 
+def test_a_pickle_that_is_compressed_is_refused(tmp_path: Path) -> None:
+    """1.5 GB of zeros are 1.4 MB; torch.save compresses nothing."""
+    bomb = b"\x8e" + struct.pack("<Q", 10**7) + bytes(10**7) + b"."
+    with pytest.raises(ConvertError, match=r"x\.pt: refused: x/data\.pkl is compressed"):
+        torch_zip.load(_pt(tmp_path / "x.pt", bomb, zipfile.ZIP_DEFLATED))
+
+
+@pytest.mark.parametrize("field", [20, 24], ids=["packed", "unpacked"])
+def test_a_pickle_longer_than_its_file_is_refused(field: int, tmp_path: Path) -> None:
+    path = _pt(tmp_path / "x.pt", b"N.")
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\x01\x02") + field
+    data[at : at + 4] = struct.pack("<I", 2**31)
+    path.write_bytes(data)
+    with pytest.raises(ConvertError, match=r"x\.pt: refused: x/data\.pkl is compressed, or"):
+        torch_zip.load(path)
+
+
 def test_damaged_bytes_are_our_error_or_values(unpacked: Recorded) -> None:
     """Bytes of a real program, changed at random: no other exception, and no hang."""
     settings = _settings()
