@@ -23,7 +23,7 @@ from converters.hf.hf_config import ModelConfig
 from converters.hf.hf_files import write_json
 from converters.lora import adapters, lora_folder
 from converters.lora.adapters import Adapter
-from converters.planning import plan
+from converters.planning import padding, plan
 from converters.planning.dry_run import DryRun
 from converters.planning.steps import Output, Step, whole
 from converters.storage.tensors import GlobalTensor
@@ -111,6 +111,7 @@ def prepare(options: Options) -> Conversion:
     changes += more
     folders = [found.huggingface, folder, options.base_model]
     files = hf_files.companions(list(dict.fromkeys(f for f in folders if f is not None and f.is_dir())))
+    notes += padding.left_out(steps, files, path)
     base = options.base_model if options.base_model != folder else None
     notes += [f"config.json: {change}" for change in changes]
     notes += config_drift.drift(config, files, base)

@@ -20,6 +20,7 @@ from converters import families
 from converters.families import Place, Run
 from converters.hf.hf_config import ModelConfig
 from converters.planning import steps
+from converters.planning.padding import may_be_padding
 from converters.planning.steps import Output, Step
 from converters.storage.tensors import Chunk, GlobalTensor
 
@@ -93,11 +94,14 @@ class Match:
         if not self._stacked_right(source, index, place):
             return []
         shape = source.shape[len(index) :]
-        padded = place.rule.split == families.VOCAB and shape[:1] > expected[:1] and shape[1:] == expected[1:]
-        if shape != expected and not padded:
+        longer = place.rule.split == families.VOCAB and shape[:1] > expected[:1] and shape[1:] == expected[1:]
+        if shape != expected and not (longer and may_be_padding(shape[0], expected[0])):
             of = f" of layer {place.layer}" if place.layer is not None else ""
             of += f", expert {place.expert}," if place.expert is not None else ""
-            self._problems.append(f"{source.name}{of} is {list(shape)}, config.json makes it {list(expected)}")
+            why = f": {shape[0] - expected[0]} rows more are no padding of a vocabulary" if longer else ""
+            self._problems.append(
+                f"{source.name}{of} is {list(shape)}, config.json makes it {list(expected)}{why}"
+            )
             return []
         outputs = tuple(Output(name, size, source.dtype) for name, size in shapes.items())
         return [Step(self._narrowed(source, index), index, outputs, runs)]

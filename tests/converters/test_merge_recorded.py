@@ -151,6 +151,7 @@ def _error_or_exact(recorded: Recorded, out: Path) -> bool:
         ({"intermediate_size": 48}, "ffn_hidden_size was 24"),
         ({"rms_norm_eps": 1e-5}, "layernorm_epsilon"),
         ({"vocab_size": 321}, r"embedding.word_embeddings.weight is \[320, 16\].*\[321, 16\]"),
+        ({"vocab_size": 8}, r"is \[320, 16\], .* makes it \[8, 16\]: 312 rows more are no padding"),
         ({"vocab_size": 0}, "vocab_size is 0"),
         ({"tie_word_embeddings": True}, "trained untied"),
         ({"architectures": ["Qwen2ForCausalLM"]}, "linear_qkv.bias"),
@@ -188,11 +189,18 @@ def test_wrong_config_is_refused_by_shapes_alone(
 
 def test_padded_vocabulary_is_cut(recorded: Recorded, tmp_path: Path) -> None:
     edit_json(recorded.actor / "huggingface" / "config.json", vocab_size=301)
-    merge(recorded.run, tmp_path / "out")
+    result = merge(recorded.run, tmp_path / "out")
+    for name in ("embedding.word_embeddings.weight", "output_layer.weight"):
+        assert f"rows 301 to 319 of {name} are padding and left out (vocab_size is 301)" in result.notes
     expected, found = load(recorded.hf), load(tmp_path / "out")
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
         assert found[name].shape == (301, 16)
         assert found[name].equal(expected[name][:301])
+
+
+def test_padding_with_tokens_in_it_is_refused(recorded: Recorded, tmp_path: Path) -> None:
+    edit_json(recorded.actor / "huggingface" / "config.json", vocab_size=270)
+    _refused(recorded.run, tmp_path, "vocab_size is 270, the tokenizer has tokens up to 276, and embedding")
 
 
 def test_file_modes_follow_umask(unpacked: Recorded, tmp_path: Path) -> None:
