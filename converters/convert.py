@@ -18,7 +18,7 @@ from converters.checkpoint.locate import Checkpoint, locate
 from converters.checkpoint.run_manifest import RUN_MANIFEST
 from converters.comparing.verify import verify
 from converters.errors import ConvertError, listing
-from converters.hf import config_drift, hf_config, hf_files, hf_model
+from converters.hf import config_drift, hf_config, hf_files, hf_model, training_config
 from converters.hf.hf_config import ModelConfig
 from converters.hf.hf_files import write_json
 from converters.lora import adapters, lora_folder
@@ -266,7 +266,7 @@ def _plan(
         return [whole(tensor) for tensor in tensors.values()], None, [note]
     family = families.family(architecture, config_path)
     config = hf_config.read(config_path, family.config)
-    problems = hf_config.trained_otherwise(config, found.transformer_config)
+    problems = training_config.trained_otherwise(config, found.transformer_config)
     if problems:
         remedy = "Give --base_model the model that the training started from."
         raise listing(f"{config_path} is not the model of {found.transformer_config}", problems, remedy)
@@ -277,7 +277,8 @@ def _plan(
     config = families.fitted(shapes, config, asked)
     family = families.family(config.architecture, config_path)
     make = plan.from_mcore if found.backend == "megatron" else plan.from_hf_names
-    return make(tensors, family, config), config, []
+    notes = training_config.not_compared(config, found.transformer_config) if found.backend == "megatron" else []
+    return make(tensors, family, config), config, notes
 
 
 def _check_asserted(options: Options, raw: Mapping[str, Any], model: ModelConfig | None, path: Path) -> None:

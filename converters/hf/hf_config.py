@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any, NamedTuple
 
 from converters.errors import ConvertError
 from converters.json_file import read_json as read_json
+
+# Far above every model there is (61 layers of 384 experts, 128 heads): lists of them are made.
+_MOST_LAYERS, _MOST_HEADS, _MOST_EXPERTS = 10_000, 100_000, 200_000
+_MOST = 2**40
+_WRONG = "Correct config.json, or give the right --base_model."
 
 
 class Change(NamedTuple):
@@ -28,13 +34,13 @@ class Numbers:
     def __init__(self, values: Mapping[str, Any], path: Path) -> None:
         self._values, self._path = values, path
 
-    def __call__(self, key: str, default: int | None = None) -> int:
-        """A positive whole number.
+    def __call__(self, key: str, default: int | None = None, most: int = _MOST) -> int:
+        """A positive whole number, at most `most`.
 
         Raises:
             ConvertError: it is missing, or something else.
         """
-        return _positive(dict(self._values), key, self._path, default)
+        return _positive(self._values, key, self._path, default, most)
 
     def or_zero(self, key: str) -> int:
         """A whole number of zero or more; null is zero."""
@@ -158,19 +164,27 @@ def read(path: Path, kind: ConfigClass | None = None) -> ModelConfig:
             "Give --base_model a folder with the unquantized model's config.json."
         )
     number = Numbers(raw, path)
-    layers, hidden, heads = (number(k) for k in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    layers, hidden = number("num_hidden_layers", most=_MOST_LAYERS), number("hidden_size")
+    heads = number("num_attention_heads", most=_MOST_HEADS)
     kv_heads = number("num_key_value_heads", heads)
+    if number.or_zero("num_nextn_predict_layers"):
+        number("num_nextn_predict_layers", most=_MOST_LAYERS)
     if heads % kv_heads:
         raise ConvertError(
             f"{path}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
     sizes = kind.sizes(number)
+    if layers * sizes.get("E", 0) > _MOST_EXPERTS:
+        raise ConvertError(
+            f"{path}: {layers} layers of {sizes['E']} experts, more than {_MOST_EXPERTS} in all: of no model. "
+            + _WRONG
+        )
     if "D" not in sizes and raw.get("head_dim") is None and hidden % heads:
         raise ConvertError(f"{path}: no head_dim, and hidden_size {hidden} is not a multiple of {heads} heads")
     return ModelConfig(
         path=path,
         raw=raw,
-        architecture=architecture(path),
+        architecture=_agreed(architecture(path), own, path),
         layers=layers,
         heads=heads,
         kv_heads=kv_heads,
@@ -229,63 +243,21 @@ def architecture(path: Path) -> str:
     return names[0]
 
 
-def _positive(raw: dict[str, Any], key: str, path: Path, default: int | None = None) -> int:
+def _agreed(name: str, raw: Mapping[str, Any], path: Path) -> str:
+    """`name`, an entry of `architectures`; transformers' AutoModel goes by `model_type` alone."""
+    kind = raw.get("model_type")
+    if kind is not None and not name.lower().startswith(str(kind).replace("_", "").lower() + "for"):
+        raise ConvertError(
+            f"{path}: model_type is {reprlib.repr(kind)} and architectures {name}: not one model. {_WRONG}"
+        )
+    return name
+
+
+def _positive(raw: Mapping[str, Any], key: str, path: Path, default: int | None = None, most: int = _MOST) -> int:
     value = raw.get(key)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConvertError(f"{path}: {key} is {value!r}, a positive whole number is expected")
+        raise ConvertError(f"{path}: {key} is {reprlib.repr(value)}, a positive whole number is expected")
+    if value > most:
+        raise ConvertError(f"{path}: {key} is {reprlib.repr(value)}, more than {most}: of no model. {_WRONG}")
     return value
-
-
-# transformer_config.json (megatron-core's TransformerConfig, written by verl's "extra") -> our name
-_TRAINED_AS = (
-    ("num_layers", "layers"),
-    ("hidden_size", "H"),
-    ("num_attention_heads", "heads"),
-    ("ffn_hidden_size", "F"),
-)
-_ATTENTION_AS = (("num_query_groups", "kv_heads"), ("kv_channels", "D"))
-# Latent attention has no use for the two above, mbridge sets them as it likes.
-_LATENT_AS = (
-    ("q_lora_rank", "q_lora_rank"),
-    ("kv_lora_rank", "kv_lora_rank"),
-    ("qk_head_dim", "qk_nope_head_dim"),
-    ("qk_pos_emb_head_dim", "qk_rope_head_dim"),
-    ("v_head_dim", "v_head_dim"),
-)
-_EXPERTS_AS = (
-    ("num_moe_experts", "E"),
-    ("moe_ffn_hidden_size", "M"),
-    ("moe_shared_expert_intermediate_size", "S"),
-)
-
-
-def trained_otherwise(config: ModelConfig, transformer_config: Path | None) -> list[str]:
-    """Where config.json is not what Megatron trained, a line each.
-
-    Shapes alone cannot tell 8 heads of 16 from 16 heads of 8.
-    """
-    if transformer_config is None or not transformer_config.is_file():
-        return []
-    trained = read_json(transformer_config)
-    latent = trained.get("kv_lora_rank") is not None and "kv_rank" in config.own_sizes
-    expected = {theirs: getattr(config, ours) for theirs, ours in _TRAINED_AS}
-    if latent:
-        expected.update({theirs: config.raw.get(ours) for theirs, ours in _LATENT_AS})
-    else:
-        expected.update({theirs: getattr(config, ours) for theirs, ours in _ATTENTION_AS})
-    expected.update({theirs: config.own_sizes.get(ours) for theirs, ours in _EXPERTS_AS if config.sparse})
-    problems = [
-        f"{theirs} was {trained[theirs]} in training, config.json says {ours}"
-        for theirs, ours in expected.items()
-        if trained.get(theirs) is not None and ours is not None and trained[theirs] != ours
-    ]
-    if bool(config.sparse) != bool(trained.get("num_moe_experts")) and "num_moe_experts" in trained:
-        problems.append(
-            f"num_moe_experts was {trained['num_moe_experts']} in training, {config.architecture} has "
-            f"{'experts' if config.sparse else 'none'}"
-        )
-    epsilon, ours = trained.get("layernorm_epsilon"), config.raw.get("rms_norm_eps")
-    if epsilon is not None and ours is not None and epsilon != ours:
-        problems.append(f"layernorm_epsilon was {epsilon} in training, config.json says rms_norm_eps {ours}")
-    return problems

@@ -1,9 +1,15 @@
-"""How many rows may be padding."""
+"""Numbers of config.json that are of no model, and how many rows may be padding."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from converters import families
+from converters.errors import ConvertError
+from converters.hf import hf_config
 from converters.planning.padding import may_be_padding
 
 
@@ -23,3 +29,40 @@ from converters.planning.padding import may_be_padding
 )
 def test_padding_is_bounded(rows: int, vocabulary: int, expected: bool) -> None:
     assert may_be_padding(rows, vocabulary) is expected
+
+
+CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "intermediate_size": 48, "vocab_size": 40,
+    "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "num_experts": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, more than 10000: of no model"),
+        ({"num_hidden_layers": 10_000, "num_experts": 100_000}, "10000 layers of 100000 experts"),
+        ({"num_attention_heads": 10**9, "num_key_value_heads": 10**9}, "num_attention_heads is 1000000000, more"),
+        ({"num_nextn_predict_layers": 10**9}, "num_nextn_predict_layers is 1000000000, more"),
+        (
+            {"num_nextn_predict_layers": "x"},
+            "num_nextn_predict_layers is 'x', a positive whole number is expected",
+        ),
+        ({"hidden_size": 10**400}, r"hidden_size is 10+\.\.\.0+, more than"),
+        ({"hidden_size": -(10**400)}, r"hidden_size is -10+\.\.\.0+, a positive"),
+        ({"vocab_size": "x" * 10_000}, r"vocab_size is 'x+\.\.\.x+', a positive"),
+        (
+            {"model_type": "mixtral"},
+            "model_type is 'mixtral' and architectures Qwen3MoeForCausalLM: not one model",
+        ),
+        ({"model_type": "qwen3"}, "model_type is 'qwen3' and"),
+        ({"model_type": [1]}, r"model_type is \[1\] and"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value),
+)
+def test_numbers_of_no_model(tmp_path: Path, changes: dict[str, object], match: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIG, **changes}))
+    with pytest.raises(ConvertError, match=match) as caught:
+        hf_config.read(path, families.FAMILIES["Qwen3MoeForCausalLM"].config)
+    assert len(str(caught.value)) < 400

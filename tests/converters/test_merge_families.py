@@ -393,6 +393,11 @@ def test_each_expert_reads_its_own_chunks_only(tmp_path: Path) -> None:
         ("Qwen3Moe", {"num_moe_experts": 4, "moe_ffn_hidden_size": 16}, "moe_ffn_hidden_size was 16"),
         ("DeepseekV3", {"num_moe_experts": 4, "kv_lora_rank": 12}, "kv_lora_rank was 12 .* says 14"),
         ("DeepseekV3", {"num_moe_experts": 4, "kv_lora_rank": 14, "v_head_dim": 8}, "v_head_dim was 8"),
+        ("DeepseekV3", {"moe_router_topk": 3}, "moe_router_topk was 3 in training, .* says num_experts_per_tok 2"),
+        ("DeepseekV3", {"moe_router_num_groups": 2}, "moe_router_num_groups was 2 .* says n_group 1"),
+        ("DeepseekV3", {"moe_router_topk": "2", "moe_router_group_topk": 1.0, "num_moe_experts": 4}, "^$"),
+        ("Qwen3", {"gated_linear_unit": False}, "gated_linear_unit was false in training"),
+        ("Mixtral", {"num_moe_experts": 4, "moe_ffn_hidden_size": 99}, "moe_ffn_hidden_size was 99 .* says 48"),
         # Latent attention ignores kv_channels, which mbridge sets to the rotary part.
         ("DeepseekV3", {"num_moe_experts": 4, "kv_lora_rank": 14, "kv_channels": 4}, "^$"),
     ],
@@ -402,6 +407,37 @@ def test_what_megatron_trained(model: str, trained: dict[str, object], match: st
     path = tmp_path / "transformer_config.json"
     path.write_text(json.dumps(trained))
     assert re.search(match, "\n".join(training_config.trained_otherwise(config, path)))
+
+
+@pytest.mark.parametrize(
+    ("said", "trained", "match"),
+    [
+        ({"routed_scaling_factor": 9.5}, {"moe_router_topk_scaling_factor": 2.5}, "was 2.5 .*factor 9.5"),
+        ({"scoring_func": "softmax"}, {"moe_router_score_function": "sigmoid"}, "'sigmoid' .*_func 'softmax'"),
+        ({"rope_theta": 77}, {"rotary_base": 10000.0}, "rotary_base was 10000.0 in training, .* rope_theta 77"),
+        ({"rope_parameters": {"rope_theta": 77}}, {"rotary_base": 10000.0}, "rope_theta 77"),
+        ({"rope_theta": 10000}, {"rotary_base": 10000.0}, "^$"),
+        ({"hidden_act": "gelu"}, {"gated_linear_unit": True}, "hidden_act 'gelu'"),
+        ({"hidden_act": "silu"}, {"gated_linear_unit": True}, "^$"),
+    ],
+)  # fmt: skip
+def test_what_megatron_trained_beside_shapes(
+    said: dict[str, object], trained: dict[str, object], match: str, tmp_path: Path
+) -> None:
+    config = _config_of(tmp_path, "DeepseekV3ForCausalLM", **said)
+    path = tmp_path / "transformer_config.json"
+    path.write_text(json.dumps(trained))
+    assert re.search(match, "\n".join(training_config.trained_otherwise(config, path)))
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "transformer_config.json"
+    config = _config_of(tmp_path, "LlamaForCausalLM")
+    (note,) = training_config.not_compared(config, path)
+    assert "heads, and the router, not compared: no transformer_config.json" in note
+    assert not training_config.not_compared(_config_of(tmp_path, "Qwen3ForCausalLM"), path)
+    path.write_text("{}")
+    assert not training_config.not_compared(config, path)
 
 
 @pytest.mark.parametrize("twice", [4, 128])
