@@ -27,11 +27,11 @@ from converters.planning import padding, plan
 from converters.planning.dry_run import DryRun
 from converters.planning.steps import Output, Step, whole
 from converters.storage.tensors import GlobalTensor
-from converters.writing import journal, run_plan
+from converters.writing import earlier_result, journal, run_plan
 from converters.writing.hf_writer import SafetensorsWriter
 from converters.writing.model_card import CARD, model_card
 from converters.writing.progress import Progress
-from converters.writing.target_folder import MANIFEST, target
+from converters.writing.target_folder import target
 
 _ADAPTER = "lora_adapter"
 _FLOATS = ("F64", "F32", "BF16", "F16")
@@ -134,12 +134,12 @@ def write(conversion: Conversion, options: Options, *, shown: bool = True) -> No
         OSError: reading or writing failed.
     """
     outputs, workers = conversion.outputs, options.workers or run_plan.default_workers()
-    found = conversion.found
     begun_as = journal.digest(conversion.steps, conversion.sources, shard=options.max_shard_bytes)
     with (
         target(
             options.target_dir, conversion.total_bytes, begun_as,
-            force=options.force, resume=options.resume, forbidden=[found.root, options.local_dir],
+            force=options.force, resume=options.resume,
+            trees=_trees(conversion.found, options), files=_read(conversion),
         ) as partial,
         Progress(conversion.total_bytes, shown=shown) as progress,
     ):  # fmt: skip
@@ -175,8 +175,7 @@ def _describe(conversion: Conversion, options: Options, folder: Path) -> None:
     (folder / CARD).write_text(card, encoding="utf-8")
     if conversion.run:
         write_json(folder / RUN_MANIFEST, conversion.run)
-    made = {
-        "made_by": "converters.merge",
+    made: dict[str, object] = {
         "source": _below_the_run(found.root),
         "step": found.step,
         "role": found.role,
@@ -188,7 +187,17 @@ def _describe(conversion: Conversion, options: Options, folder: Path) -> None:
         # A model is passed on: paths would tell of the machine and its users.
         "notes": [note for note in conversion.notes if "/" not in note],
     }
-    write_json(folder / MANIFEST, made)
+    earlier_result.record(folder, made)
+
+
+def _trees(found: Checkpoint, options: Options) -> list[Path]:
+    """Folders that are read. A run folder may hold the target beside its checkpoints, as a job's does."""
+    folders = (found.root, found.weights, found.adapter, options.base_model)
+    return [earlier_result.run_tree(found.root), *(folder for folder in folders if folder is not None)]
+
+
+def _read(conversion: Conversion) -> list[Path]:
+    return [*conversion.sources, *conversion.files.values(), conversion.config_path]
 
 
 def _below_the_run(root: Path) -> str:

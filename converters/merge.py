@@ -27,7 +27,7 @@ from converters.arguments import Command, Options
 from converters.convert import Conversion
 from converters.errors import ConvertError
 from converters.printing import escaped
-from converters.writing.target_folder import MANIFEST
+from converters.writing.earlier_result import MANIFEST
 
 
 def merge(local_dir: Path, target_dir: Path, **options: Any) -> Conversion:

@@ -66,6 +66,12 @@ def kept_files(folder: Path) -> dict[str, Path]:
     return found
 
 
+def is_kept(name: str) -> bool:
+    """Whether a file of this name in a model folder is one of those."""
+    inner = name.removeprefix(f"{_TEMPLATES}/")
+    return _KEPT.fullmatch(name) is not None or (inner != name and "/" not in inner and inner.endswith(".jinja"))
+
+
 def companions(folders: list[Path]) -> dict[str, Path]:
     """File name in the output -> where it is taken from; the first folder that has a file wins.
 

@@ -12,16 +12,16 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from converters.errors import ConvertError
 from converters.writing import journal as journals
+from converters.writing.earlier_result import refuse_foreign, refuse_overlap
 from converters.writing.journal import Journal
 
-MANIFEST = "merge_manifest.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REMOVED = "-removed"
 
@@ -42,7 +42,8 @@ def target(
     *,
     force: bool = False,
     resume: bool = False,
-    forbidden: Sequence[Path] = (),
+    trees: Sequence[Path] = (),
+    files: Iterable[Path] = (),
 ) -> Iterator[Partial]:
     """A folder beside `out` to write in, renamed to `out` if the block ends well.
 
@@ -52,18 +53,15 @@ def target(
         plan: `journal.digest` of what will be written.
         resume: go on with what a killed run left; without it that is removed. With `force` too, what was begun
             from something else is removed, and is an error otherwise.
-        forbidden: folders that `out` must not lie in (the checkpoint).
+        trees, files: that are read; `out` must not lie in them, nor they in `out`.
 
     Raises:
-        ConvertError: `out` is taken, lies in the checkpoint, cannot be written or is being written by another
-            process; the disk is too small, or full; what is to be resumed was begun from something else.
+        ConvertError: `out` is taken, holds what no merge wrote, or lies in the checkpoint; it cannot be written or
+            is being written by another process; the disk is too small, or full; what is to be resumed was begun
+            from something else.
     """
     out = out.absolute()
-    for tree in forbidden:
-        if out.resolve().is_relative_to(tree.resolve()):
-            raise ConvertError(
-                f"{out}: lies in the checkpoint {tree}, where nothing is written. Choose another target."
-            )
+    refuse_overlap(out, trees, files)
     _check_kind(out)
     partial = _partial(out)
     try:
@@ -173,10 +171,7 @@ def _check_free(out: Path, force: bool, resume: bool) -> bool:
     """Whether `out` holds an earlier merge to replace."""
     if not out.exists() or not any(out.iterdir()):
         return False
-    if not (out / MANIFEST).is_file():
-        raise ConvertError(
-            f"{out}: not empty, and not made by this command (no {MANIFEST}). Choose another target."
-        )
+    refuse_foreign(out)
     if force:
         return True
     with suppress(OSError):  # its writer may have been killed just before the end

@@ -19,7 +19,8 @@ from converters import compare
 from converters.errors import ConvertError
 from converters.merge import main, merge
 from converters.writing import hf_writer, journal, target_folder
-from converters.writing.target_folder import MANIFEST, target
+from converters.writing.earlier_result import MANIFEST
+from converters.writing.target_folder import target
 
 ROOT = Path(__file__).parents[2]
 # 25 tensors: the first, some in the middle, the last, and when all of them are written.
@@ -317,7 +318,7 @@ def test_resume_with_force_goes_on_where_it_can(
     _kill(unpacked.run, out, 20)
     if finished:
         out.mkdir()
-        (out / MANIFEST).write_text("{}")
+        (out / MANIFEST).write_text(_told("old"))
     merge(unpacked.run, out, max_shard_bytes=8000, resume=True, force=True)
     _assert_whole(out, whole)
     assert len(written) < 10
@@ -333,6 +334,11 @@ def test_resume_with_force_begins_anew_where_it_cannot(
     _assert_whole(out, whole)
     merge(unpacked.run, out, max_shard_bytes=8000, resume=True, force=True)
     _assert_whole(out, whole)
+
+
+def _told(text: str) -> str:
+    """A record of a merge."""
+    return json.dumps({"made_by": "converters.merge", "text": text, "files": [MANIFEST]})
 
 
 def _left(out: Path, plan: str) -> None:
@@ -359,7 +365,7 @@ def killed(self, to):
 if place == "between": Path.rename = killed
 else: setattr(target_folder, place, lambda *_: os._exit(9))
 with target_folder.target(out, 0, "plan", force=True) as partial:
-    (partial.folder / target_folder.MANIFEST).write_text("new")
+    (partial.folder / "merge_manifest.json").write_text(sys.argv[3])
 """
 
 
@@ -368,18 +374,18 @@ def test_killed_in_the_last_moment(tmp_path: Path, place: str) -> None:
     """Either the earlier result is there and the new one can be resumed, or the new one is there."""
     out = tmp_path / "out"
     out.mkdir()
-    (out / MANIFEST).write_text("old")
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(out), place], cwd=ROOT, check=False)
+    (out / MANIFEST).write_text(_told("old"))
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(out), place, _told("new")], cwd=ROOT, check=False)
     assert done.returncode == 9
     with pytest.raises(ConvertError, match="Add --force"), target(out, 0, "plan"):
         pass
-    assert (out / MANIFEST).read_text() == ("new" if place == "_tidy" else "old")
+    assert (out / MANIFEST).read_text() == _told("new" if place == "_tidy" else "old")
     assert not (out / journal.NAME).exists()
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("out", "out.partial")] == []
     with target(out, 0, "plan", force=True, resume=True) as partial:
         assert (partial.folder / MANIFEST).exists() == (place != "_tidy")
-        (partial.folder / MANIFEST).write_text("newest")
-    assert (out / MANIFEST).read_text() == "newest"
+        (partial.folder / MANIFEST).write_text(_told("newest"))
+    assert (out / MANIFEST).read_text() == _told("newest")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -391,7 +397,7 @@ def test_what_is_replaced_comes_back_when_renaming_fails(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / MANIFEST).write_text("old")
+    (out / MANIFEST).write_text(_told("old"))
     rename, sync = Path.rename, target_folder._sync
     raised: list[str] = []
 
@@ -413,15 +419,15 @@ def test_what_is_replaced_comes_back_when_renaming_fails(
         target_folder, "_sync", lambda path: failing("sync" if path == tmp_path else "", lambda: sync(path))
     )
     with pytest.raises(type(what)), target(out, 0, "plan", force=True) as partial:
-        (partial.folder / MANIFEST).write_text("new")
+        (partial.folder / MANIFEST).write_text(_told("new"))
     assert raised == [step]
-    assert (out / MANIFEST).read_text() == "old"
+    assert (out / MANIFEST).read_text() == _told("old")
     kept = isinstance(what, KeyboardInterrupt)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", *["out.partial"] * kept]
     with target(out, 0, "plan", force=True, resume=True) as partial:
         assert (partial.folder / MANIFEST).exists() == kept
-        (partial.folder / MANIFEST).write_text("new")
-    assert (out / MANIFEST).read_text() == "new"
+        (partial.folder / MANIFEST).write_text(_told("new"))
+    assert (out / MANIFEST).read_text() == _told("new")
 
 
 def test_what_cannot_be_removed_is_a_note(
@@ -435,8 +441,8 @@ def test_what_cannot_be_removed_is_a_note(
     for number in range(2):
         with monkeypatch.context() as patch, target(out, 0, force=True) as partial:
             patch.setattr(target_folder.shutil, "rmtree", failing)
-            (partial.folder / MANIFEST).write_text(str(number))
-    assert (out / MANIFEST).read_text() == "1"
+            (partial.folder / MANIFEST).write_text(_told(str(number)))
+    assert (out / MANIFEST).read_text() == _told("1")
     assert "out is whole; not removed: [Errno 16] Device or resource busy" in capsys.readouterr().err
     with target(out, 0, force=True):
         pass
@@ -456,7 +462,7 @@ def test_left_overs_of_dead_processes_of_this_host_are_removed(tmp_path: Path) -
         f"other.old-{host}-{gone.pid}",
     ]
     out.mkdir()
-    (out / MANIFEST).write_text("{}")
+    (out / MANIFEST).write_text(_told("old"))
     for name in (*dead, *kept):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()

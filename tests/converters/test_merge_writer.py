@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from merge_helpers import assert_same_tensors, load
+from merge_helpers import assert_same_tensors, load, snapshot
 from merge_jobs import Recorded
 
 from converters.errors import ConvertError
@@ -103,20 +103,96 @@ def test_target_that_exists(unpacked: Recorded, tmp_path: Path) -> None:
     merge(unpacked.run, out)  # an empty folder is fine
     with pytest.raises(ConvertError, match="--force"):
         merge(unpacked.run, out)
-    (out / "mine.txt").touch()
     merge(unpacked.run, out, force=True)
-    assert not (out / "mine.txt").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
     (out / "merge_manifest.json").unlink()
     with pytest.raises(ConvertError, match="not made by this command"):
         merge(unpacked.run, out, force=True)
 
 
-def test_target_in_the_checkpoint_is_refused(recorded: Recorded) -> None:
-    for out in (recorded.run / "hf", recorded.actor / "huggingface" / "x"):
-        with pytest.raises(ConvertError, match="lies in the checkpoint"):
-            merge(recorded.run, out)
-        assert not out.exists()
+def test_what_somebody_put_beside_a_result_is_not_removed(unpacked: Recorded, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    merge(unpacked.run, out)
+    (out / "notes").mkdir()
+    (out / "notes" / "mine.txt").touch()
+    (out / "data").symlink_to(tmp_path)
+    with pytest.raises(ConvertError, match=r"out: holds what no merge wrote: data, notes/mine\.txt\. Move that"):
+        merge(unpacked.run, out, force=True)
+    assert (out / "notes" / "mine.txt").exists()
+
+
+def test_results_whose_record_names_no_files(unpacked: Recorded, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    merge(unpacked.run, out)
+    told = json.loads((out / "merge_manifest.json").read_text())
+    assert told.pop("files") == sorted(path.name for path in out.iterdir())
+    (out / "merge_manifest.json").write_text(json.dumps(told))
+    merge(unpacked.run, out, force=True)
+    (out / "merge_manifest.json").write_text(json.dumps(told))
+    (out / "thesis.tex").touch()
+    with pytest.raises(ConvertError, match=r"no merge wrote: thesis\.tex\."):
+        merge(unpacked.run, out, force=True)
+
+
+@pytest.mark.parametrize("told", ["{}", "[]", "", '{"made_by": "other"}'])
+def test_a_record_of_something_else_is_none(tmp_path: Path, told: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "merge_manifest.json").write_text(told)
+    with pytest.raises(ConvertError, match="not made by this command"), target(tmp_path / "out", 0, force=True):
+        pass
+    assert (tmp_path / "out" / "merge_manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    "place", ["hf", "global_step_3", "global_step_3/merged", "global_step_3/actor/huggingface/x"]
+)
+@pytest.mark.parametrize("given", ["", "global_step_3", "global_step_3/actor/dist_ckpt"])
+def test_target_in_the_checkpoint_is_refused(unpacked: Recorded, place: str, given: str) -> None:
+    before = snapshot(unpacked.run)
+    with pytest.raises(ConvertError, match="lies in the checkpoint"):
+        merge(unpacked.run / given, unpacked.run / place)
+    assert snapshot(unpacked.run) == before
+
+
+@pytest.mark.parametrize("given", ["", "checkpoints", "checkpoints/global_step_3"])
+def test_the_target_of_a_job_is_beside_its_checkpoints(recorded: Recorded, tmp_path: Path, given: str) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    recorded.run.rename(job / "checkpoints")
+    merge(job / given, job / "hf_model")
+    with pytest.raises(ConvertError, match="lies in the checkpoint"):
+        merge(job / given, job / "checkpoints" / "merged")
+
+
+def test_a_target_that_holds_what_is_read_is_refused(unpacked: Recorded, tmp_path: Path) -> None:
+    """An earlier result as checkpoint or base model, also under another name."""
+    out = tmp_path / "out"
+    merge(unpacked.run, out)
+    before = snapshot(out)
+    (tmp_path / "link").symlink_to(out)
+    for checkpoint, base in (
+        (out, None),
+        (tmp_path / "link", None),
+        (unpacked.run, out),
+        (unpacked.run, tmp_path / "link"),
+    ):
+        for to in (out, out / "x", tmp_path):
+            with pytest.raises(
+                ConvertError, match=r"checkpoint or base model .* lies in it|lies in the checkpoint or base"
+            ):
+                merge(checkpoint, to, base_model=base, force=True)
+    assert snapshot(out) == before
+
+
+def test_a_target_that_holds_a_file_that_is_read_is_refused(recorded: Recorded, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    merge(recorded.run, out)
+    shard = recorded.actor / "dist_ckpt" / "__0_0.distcp"
+    shard.rename(out / shard.name)
+    shard.symlink_to(out / shard.name)
+    with pytest.raises(ConvertError, match=r"__0_0\.distcp lies in it"):
+        merge(recorded.run, out, force=True)
+    assert (out / shard.name).exists()
 
 
 def test_target_that_is_a_file_or_cannot_be_made(
