@@ -204,7 +204,10 @@ def _without_config(directory: Path) -> str:
 def _field(record: Any, field: str, path: Path) -> Any:
     if not isinstance(record, Record):
         raise ConvertError(f"{path}: damaged: {type(record).__name__} where a record is expected")
-    value = record.get(field)
+    try:
+        value = record.get(field)
+    except ConvertError as error:
+        raise ConvertError(f"{path}: {error}") from error
     if field in ("state_dict_metadata", "storage_data") and not isinstance(value, dict):
         raise ConvertError(f"{path}: damaged: {field} is no table. Copy the checkpoint again.")
     return value
@@ -251,12 +254,12 @@ def _check_files(directory: Path, table: _Table) -> None:
 def _tensor(
     directory: Path, name: str, entry: Record, ranges: dict[tuple[str, tuple[int, ...]], Range], path: Path
 ) -> GlobalTensor:
-    shape = _numbers(entry.get("size"), name, path)
-    dtype = _dtype(entry.get("properties"))
+    shape = _numbers(_field(entry, "size", path), name, path)
+    dtype = _dtype(_field(entry, "properties", path))
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise ConvertError(f"{path}: {name} has the unknown type {reprlib.repr(dtype)}")
-    chunks = []
-    for chunk in entry.get("chunks"):
+    chunks: dict[tuple[int, ...], Chunk] = {}
+    for chunk in _field(entry, "chunks", path):
         offsets, sizes = (_numbers(_field(chunk, f, path), name, path) for f in ("offsets", "sizes"))
         if len(offsets) != len(shape) or len(sizes) != len(shape):
             raise ConvertError(f"{path}: damaged: {name} has shape {shape} and a chunk at {offsets}")
@@ -266,15 +269,22 @@ def _tensor(
             )
         file, first, length = ranges[(name, offsets)]
         _check_chunk(name, shape, offsets, sizes, length // DTYPE_BYTES[dtype], path)
-        chunks.append(Chunk(offsets, sizes, partial(_open, directory / file, first, length, name)))
-    held = sum(prod(chunk.sizes) for chunk in chunks)
+        if prod(shape) and not prod(sizes):
+            continue  # of a rank without rows, maybe at the place of another's
+        if offsets in chunks:
+            raise ConvertError(
+                f"{path}: damaged: {name} has two chunks at {reprlib.repr(list(offsets))}. Copy the checkpoint "
+                "again."
+            )
+        chunks[offsets] = Chunk(offsets, sizes, partial(_open, directory / file, first, length, name))
+    held = sum(prod(chunk.sizes) for chunk in chunks.values())
     if held != prod(shape):
         raise ConvertError(
             f"{path}: damaged: the chunks of {name} hold {held} elements, its shape "
             f"{reprlib.repr(list(shape))} has {prod(shape)}. Copy the checkpoint again, "
             "or take another step with --step N."
         )
-    return GlobalTensor(name, shape, dtype, tuple(chunks))
+    return GlobalTensor(name, shape, dtype, tuple(chunks.values()))
 
 
 def _check_chunk(

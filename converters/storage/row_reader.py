@@ -9,7 +9,7 @@ that many tensors share it is taken before the first of them, in a pass of its o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import prod
 from threading import Lock
 
@@ -142,8 +142,9 @@ class Reader:
             stored = self._open(chunk, index)
             if stored.shape != chunk.sizes or stored.dtype != tensor.dtype:
                 raise ConvertError(
-                    f"{tensor.name}: the shard at {chunk.offsets} holds {stored.dtype} {list(stored.shape)}, "
-                    f"the metadata {tensor.dtype} {list(chunk.sizes)}: damaged. Copy the checkpoint again."
+                    f"{_place(tensor, stored)}: the shard at {chunk.offsets} holds {stored.dtype} "
+                    f"{list(stored.shape)}, the metadata {tensor.dtype} {list(chunk.sizes)}: damaged. "
+                    "Copy the checkpoint again."
                 )
             place = tuple(i - o for i, o in zip(index, chunk.offsets, strict=False))
             pieces.append(Piece(self._checks, chunk.offsets, offsets, sizes, stored, place, rows))
@@ -185,17 +186,27 @@ def _bands(
 def _check_band(
     tensor: GlobalTensor, shape: tuple[int, ...], first: int, last: int, band: Sequence[Piece]
 ) -> None:
-    for number, one in enumerate(band):
-        for other in band[number + 1 :]:
+    ordered = sorted(band, key=lambda piece: piece.offsets[1:])
+    for number, one in enumerate(ordered):
+        for other in islice(ordered, number + 1, None):
+            if one.box and other.box[0].start >= one.box[0].stop:
+                break
             if all(a.start < b.stop and b.start < a.stop for a, b in zip(one.box, other.box, strict=True)):
                 raise ConvertError(
-                    f"{tensor.name}: shards at {one.where} and {other.where} overlap: the metadata is damaged. "
+                    f"{_place(tensor, one.stored)}: shards at {one.where} and {other.where} overlap: the metadata "
+                    "is damaged. "
                     "Copy the checkpoint again."
                 )
     inside = all(box.stop <= n for piece in band for box, n in zip(piece.box, shape[1:], strict=True))
     held, whole = sum(prod(piece.sizes[1:]) for piece in band), prod(shape[1:])
     if held != whole or not inside:
+        place = _place(tensor, band[0].stored if band else None)
         raise ConvertError(
-            f"{tensor.name}: the shards hold {held} of {whole} elements of the rows {first} to {last}: a shard is "
-            "missing from the checkpoint. Copy it again, or take another step."
+            f"{place}: the shards hold {held} of {whole} elements of the "
+            f"rows {first} to {last}: a shard is missing from the checkpoint. Copy it again, or take another step."
         )
+
+
+def _place(tensor: GlobalTensor, stored: Stored | None) -> str:
+    """File and tensor, for messages."""
+    return f"{stored.storage.path}: {tensor.name}" if isinstance(stored, StoredTensor) else tensor.name

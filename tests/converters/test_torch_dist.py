@@ -82,10 +82,21 @@ def _plans(metadata: Any) -> None:
     metadata.planner_data = None
 
 
+def _empty_chunks(metadata: Any) -> None:
+    """Ranks without rows, which are all at one place."""
+    entry = metadata.state_dict_metadata["lm_head.weight"]
+    chunk = entry.chunks[0]
+    entry.chunks = [
+        type(chunk)(chunk.offsets, torch.Size((0, 3))),
+        chunk,
+        type(chunk)(chunk.offsets, torch.Size((0, 3))),
+    ]
+
+
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize(
-    "how", [lambda _: None, _without_storage_fields, _without_version, _empty_transforms, _plans],
-    ids=["as-is", "no-storage-fields", "no-version", "empty-transforms", "plans"],
+    "how", [lambda _: None, _without_storage_fields, _without_version, _empty_transforms, _plans, _empty_chunks],
+    ids=["as-is", "no-storage-fields", "no-version", "empty-transforms", "plans", "empty-chunks"],
 )  # fmt: skip
 def test_tables_of_other_versions(dist: Path, how: Callable[[Any], None], protocol: int) -> None:
     change(dist, how, protocol)
@@ -142,6 +153,24 @@ def _weight(metadata: Any, **fields: Any) -> None:
             object.__setattr__(index, "offset", torch.Size(numbers))
 
 
+def _one_chunk_many_times(metadata: Any) -> None:
+    """Whose elements add up: a chunk of two rows that stands there for both."""
+    entry = metadata.state_dict_metadata["lm_head.weight"]
+    chunk = entry.chunks[0]
+    entry.size = torch.Size((4, 3))
+    entry.chunks = [chunk, chunk]
+
+
+def _without(kind: str, field: str) -> Callable[[Any], None]:
+    def remove(metadata: Any) -> None:
+        entry = metadata.state_dict_metadata["lm_head.weight"]
+        (info,) = (i for key, i in metadata.storage_data.items() if key.fqn == "lm_head.weight")
+        target = {"entry": entry, "chunk": entry.chunks[0], "info": info}[kind]
+        del target.__dict__[field]
+
+    return remove
+
+
 def _negative_byte(metadata: Any) -> None:
     next(iter(metadata.storage_data.values())).offset = -1
 
@@ -156,8 +185,9 @@ def _negative_byte(metadata: Any) -> None:
         (partial(_weight, size=(10**9, 3)), "hold 6 elements, its shape .* has 3000000000"),
         (partial(_weight, size=(2, 3, *(1,) * 20)), "has the size or offset"),
         (_negative_byte, "damaged: storage of"),
+        (_one_chunk_many_times, r"two chunks at \[0, 0\]"),
     ],
-    ids=["chunk", "chunk-and-shape", "empty", "place", "shape", "axes", "byte"],
+    ids=["chunk", "chunk-and-shape", "empty", "place", "shape", "axes", "byte", "twice"],
 )
 def test_wrong_numbers_cost_nothing(dist: Path, how: Callable[[Any], None], match: str) -> None:
     """Told from the tables alone: what they would need is not allocated, what they count is not walked."""
@@ -182,6 +212,23 @@ def test_tables_that_are_refused(dist: Path, how: Callable[[Any], None], match: 
     change(dist, how)
     with pytest.raises(ConvertError, match=match):
         torch_dist.read_index(dist)
+
+
+@pytest.mark.parametrize("of", ["entry.size", "entry.chunks", "chunk.sizes", "info.offset"])
+def test_a_field_that_is_not_there_is_told_with_the_file(dist: Path, of: str) -> None:
+    kind, field = of.split(".")
+    change(dist, _without(kind, field))
+    with pytest.raises(ConvertError, match=rf"/\.metadata: .* has no field '{field}'"):
+        torch_dist.read_index(dist)
+
+
+def test_a_shard_that_holds_another_tensor_is_named(dist: Path) -> None:
+    change(dist, partial(_weight, size=(3, 2), sizes=(3, 2)))
+    (found,) = torch_dist.read_index(dist).values()
+    with pytest.raises(
+        ConvertError, match=r"\.distcp: lm_head\.weight: the shard at \(0, 0\) holds BF16 \[2, 3\]"
+    ):
+        found.read()
 
 
 def test_a_shard_that_is_cut_is_seen_although_its_table_was_read(dist: Path) -> None:
