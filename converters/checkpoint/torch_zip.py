@@ -95,6 +95,8 @@ class _Storages:
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], str)):
             raise ConvertError(f"{self._path}: refused: persistent id {reprlib.repr(pid)} is not a storage")
         dtype, key, count = pid[1], str(pid[2]), pid[4]
+        if isinstance(dtype, str) and dtype.startswith("torch."):
+            raise _not_read(dtype, self._path)
         if not (isinstance(count, int) and count >= 0 and (dtype == UNTYPED or dtype in DTYPE_BYTES)):
             raise ConvertError(f"{self._path}: damaged: a storage of {reprlib.repr(count)} {reprlib.repr(dtype)}")
         member = self._members.get(f"data/{key}")
@@ -114,6 +116,13 @@ class _Storages:
         names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         start = self._base + member.header_offset + _LOCAL_HEADER + names
         return Storage(self._path, start, nbytes, member.CRC, dtype)
+
+
+def _not_read(dtype: str, path: Path) -> ConvertError:
+    return ConvertError(
+        f"{path}: holds a tensor of type {dtype}, which is not read; read are {', '.join(DTYPE_BYTES)}. Save the "
+        "checkpoint with tensors of another type."
+    )
 
 
 def rebuild(value: Any, depth: int = 0) -> Any:
@@ -144,8 +153,10 @@ def rebuild(value: Any, depth: int = 0) -> Any:
 
 
 def _stored(storage: Any, dtype: Any, offset: Any, shape: Any, stride: Any) -> StoredTensor:
-    if not isinstance(storage, Storage) or dtype not in DTYPE_BYTES:
-        raise ConvertError(f"refused: a tensor of type {dtype!r} over {type(storage).__name__}")
+    if not isinstance(storage, Storage) or not isinstance(dtype, str):
+        raise ValueError(f"a tensor of type {reprlib.repr(dtype)} over {type(storage).__name__}")
+    if dtype not in DTYPE_BYTES:
+        raise _not_read(dtype, storage.path)
     shape, stride = tuple(shape), tuple(stride)
     numbers = (offset, *shape, *stride)
     if len(shape) != len(stride) or not all(isinstance(n, int) and n >= 0 for n in numbers):

@@ -66,6 +66,11 @@ _BUILTINS = frozenset(
     }
 )  # fmt: skip
 _SCALARS = re.compile(r"numpy\.(bool_?|u?int\d+|float\d+|complex\d+|str_|bytes_|void|u?longlong)")
+# Types of elements that are not read: their names, for who asks for a tensor of them.
+_OTHER_TYPES = re.compile(
+    r"torch\.(complex\d+|q?u?int\d+(x\d)?|bits\d+(x\d)?|float\d+(_\w+)?"
+    r"|(Complex(Float|Double)|Q(U?Int\d+(x\d)?))Storage)"
+)
 # Part of every ShardedTensor (FSDP1 without a device mesh).
 _CLASS_IN_CLASS = "torch.distributed._shard.sharded_tensor.api.ShardedTensor.ProcessGroupState"
 # A module or name of these is none of a writer, wherever it stands: `torch.distributed.checkpoint.os`.
@@ -97,6 +102,8 @@ class _Names:
             return TORCH_DTYPES[name]
         if full in TORCH_STORAGES:
             return TORCH_STORAGES[full]
+        if _OTHER_TYPES.fullmatch(full):
+            return full
         if full == "torch.Size":
             return Made(self._size)
         if full == "collections.OrderedDict":

@@ -358,6 +358,16 @@ def test_a_pickle_longer_than_its_file_is_refused(field: int, tmp_path: Path) ->
         torch_zip.load(path)
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128", "float8_e4m3fnuz"])
+def test_a_type_that_is_not_read_is_named_and_not_called_harmful(dtype: str, tmp_path: Path) -> None:
+    torch.save({"w": torch.zeros(3).to(getattr(torch, dtype))}, tmp_path / "x.pt")
+    with pytest.raises(
+        ConvertError, match=r"x\.pt: holds a tensor of type torch\.\w+, which is not read"
+    ) as caught:
+        torch_zip.load(tmp_path / "x.pt")
+    assert "refused" not in str(caught.value)
+
+
 def test_damaged_bytes_are_our_error_or_values(unpacked: Recorded) -> None:
     """Bytes of a real program, changed at random: no other exception, and no hang."""
     settings = _settings()
