@@ -9,9 +9,12 @@ from typing import Any
 
 from converters.errors import ConvertError, listing
 from converters.hf.hf_files import INDEX
-from converters.json_file import MOST_BYTES, parse, read_json
+from converters.json_file import MOST_BYTES, check_regular, parse, read_json
 from converters.storage.stored import Storage, StoredTensor, row_major
 from converters.storage.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored
+
+# numpy 1 has no more axes; a byte has a number of 63 bits.
+_MOST_AXES, _MOST_BYTES = 32, 2**63
 
 
 def has_weights(directory: Path) -> bool:
@@ -38,6 +41,8 @@ def read_index(directory: Path) -> dict[str, GlobalTensor]:
         loaded = read_json(index).get("weight_map")
         if not isinstance(loaded, dict) or not all(isinstance(v, str) for v in loaded.values()):
             raise ConvertError(f"{index}: damaged: no weight_map. Copy the folder again.")
+        if not loaded:
+            raise ConvertError(f"{index}: damaged: weight_map is empty. Copy the folder again.")
         weight_map = loaded
     named = {path.name for path in files if path.name.startswith("model") or path.name in weight_map.values()}
     if named:
@@ -83,12 +88,13 @@ def place(tensor: GlobalTensor) -> tuple[Path, int]:
 
 
 def _read_file(path: Path) -> dict[str, GlobalTensor]:
+    check_regular(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, MOST_BYTES):
             raise ConvertError(f"{path}: {size} bytes, shorter than its header: truncated. Copy the file again.")
-        header = parse(file.read(length), f"{path}: damaged header")
+        header = parse(file.read(length), f"{path}: damaged header", once=True)
         try:
             entries = {n: _entry(path, n, e, 8 + length) for n, e in header.items() if n != "__metadata__"}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -107,13 +113,16 @@ def _read_file(path: Path) -> dict[str, GlobalTensor]:
 
 def _entry(path: Path, name: str, entry: dict[str, Any], base: int) -> tuple[GlobalTensor, tuple[int, int]]:
     shape, dtype, (begin, end) = tuple(entry["shape"]), entry["dtype"], entry["data_offsets"]
-    if not all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end)):
-        raise ValueError(f"{name}: shape {shape}, offsets {begin} to {end}")
+    if not all(type(n) is int and 0 <= n < _MOST_BYTES for n in (*shape, begin, end)):
+        raise ValueError(f"{name}: shape {reprlib.repr(list(shape))}, offsets {begin} to {end}")
     if dtype not in DTYPE_BYTES:
         raise ConvertError(
             f"{path}: {name} is of the type {reprlib.repr(dtype)}, which is not read, only "
             f"{', '.join(DTYPE_BYTES)}"
         )
+    # numpy counts the bytes without axes of length 0.
+    if len(shape) > _MOST_AXES or prod(n for n in shape if n) * DTYPE_BYTES[dtype] >= _MOST_BYTES:
+        raise ValueError(f"{name}: no tensor has the shape {reprlib.repr(list(shape))}")
     if end - begin != prod(shape) * DTYPE_BYTES[dtype]:
         raise ValueError(f"{name}: {end - begin} bytes for {dtype} {list(shape)}")
     # There is no checksum in this format.

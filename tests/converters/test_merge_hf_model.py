@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -17,12 +18,16 @@ from converters.hf import hf_model
 from converters.merge import merge
 
 
+def _entry(shape: str, end: int) -> str:
+    return f'"a": {{"dtype": "BF16", "shape": {shape}, "data_offsets": [0, {end}]}}'
+
+
 @pytest.fixture
 def model(unpacked: Recorded, tmp_path: Path) -> Path:
     """An actor of verl 0.9.1 with mbridge: model/huggingface has the weights, in several shards."""
     from safetensors.torch import save_file
 
-    folder = tmp_path / "global_step_5" / "actor" / "model" / "huggingface"
+    folder = tmp_path / "run" / "global_step_5" / "actor" / "model" / "huggingface"
     shutil.copytree(unpacked.hf, folder)
     tensors = load(folder)
     (folder / "model.safetensors").unlink()
@@ -97,6 +102,15 @@ def _damage_no_index(model: Path) -> None:
     (model / "model.safetensors.index.json").unlink()
 
 
+def _damage_empty_index(model: Path) -> None:
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+
+
+def _damage_pipe(model: Path) -> None:
+    (model / "model-00001-of-00002.safetensors").unlink()
+    os.mkfifo(model / "model-00001-of-00002.safetensors")
+
+
 def _damage_all(model: Path) -> None:
     for path in model.glob("*.safetensors"):
         path.unlink()
@@ -120,6 +134,8 @@ def _damage_all(model: Path) -> None:
         (_damage_deep_index, r"model\.safetensors\.index\.json: no JSON \(nested too deeply"),
         (_damage_index, "model.norm.weihgt, which no shard holds"),
         (_damage_no_index, "2 shards and no model.safetensors.index.json"),
+        (_damage_empty_index, r"model\.safetensors\.index\.json: damaged: weight_map is empty"),
+        (_damage_pipe, r"model-00001-of-00002\.safetensors: not a regular file"),
         (_damage_all, "names model-00001-of-00002.safetensors, which is missing"),
     ],
 )
@@ -164,6 +180,12 @@ def test_missing_companions_come_from_the_base_model(model: Path, unpacked: Reco
         assert (tmp_path / "out" / name).read_bytes() == (unpacked.hf / name).read_bytes()
 
 
+def test_settings_that_are_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ConvertError, match=r"config\.json: not a regular file"):
+        json_file.read_json(tmp_path / "config.json")
+
+
 @pytest.mark.parametrize(
     ("data", "match"),
     [
@@ -173,8 +195,9 @@ def test_missing_companions_come_from_the_base_model(model: Path, unpacked: Reco
         (b"\xff", "no JSON"),
         (b"[1]", "list where an object is expected"),
         (b"", "no JSON"),
+        (b'{"a": ' + b"1" * 41 + b"}", r"no JSON \(a whole number of 41 characters"),
     ],
-    ids=["deep", "large", "cut", "bytes", "list", "empty"],
+    ids=["deep", "large", "cut", "bytes", "list", "empty", "digits"],
 )
 def test_files_of_settings_are_read_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, match: str
@@ -185,6 +208,33 @@ def test_files_of_settings_are_read_or_refused(
     path.write_bytes(data)
     with pytest.raises(ConvertError, match=f"config.json: {match}"):
         json_file.read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "match"),
+    [
+        (_entry("[9, 0, 1000000000000000000]", 0), "no tensor has the shape"),
+        (_entry(str([1] * 70), 2), r"no tensor has the shape \[1, 1, 1"),
+        (_entry("[true]", 2), r"shape \[True\]"),
+        (_entry("[1e0]", 2), "shape"),
+        (_entry("[1]", 2) + ", " + _entry("[1]", 2), "'a' is there twice"),
+        (_entry("[" + "9" * 4000 + "]", 2), "a whole number of 4000 characters"),
+    ],
+    ids=["large", "axes", "flag", "float", "twice", "digits"],
+)
+def test_headers_of_no_tensor(tmp_path: Path, header: str, match: str) -> None:
+    text = b"{" + header.encode() + b"}"
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0\0")
+    with pytest.raises(ConvertError, match=f"model.safetensors: damaged header.*{match}") as caught:
+        hf_model.read_index(tmp_path)
+    assert len(str(caught.value)) < 600
+
+
+def test_an_empty_tensor_of_a_large_shape_that_numpy_has(tmp_path: Path) -> None:
+    text = b"{" + _entry("[3, 0, 1000]", 0).encode() + b"}"
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    assert hf_model.read_index(tmp_path)["a"].read().shape == (3, 0, 1000)
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64", "float8_e8m0fnu", "float8_e4m3fn"])
