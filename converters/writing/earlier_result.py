@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from converters.checkpoint.locate import TRACKER
 from converters.errors import ConvertError
 from converters.hf import hf_files
 from converters.json_file import read_json
@@ -50,11 +51,12 @@ def refuse_overlap(out: Path, trees: Sequence[Path], files: Iterable[Path] = ())
 
 
 def run_tree(root: Path) -> Path:
-    """The folder that holds `global_step_N` of a checkpoint; without one, the checkpoint's own folder."""
+    """The folder with verl's tracker that a checkpoint lies in, else its step, else `root`."""
     root = root.absolute()
     for folder in (root, *root.parents):
         if _STEP.fullmatch(folder.name):
-            return folder.parent
+            # os.path: a folder above that cannot be read has none for us.
+            return folder.parent if os.path.isfile(folder.parent / TRACKER) else folder  # noqa: PTH113
     return root
 
 

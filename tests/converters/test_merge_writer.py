@@ -164,6 +164,13 @@ def test_the_target_of_a_job_is_beside_its_checkpoints(recorded: Recorded, tmp_p
         merge(job / given, job / "checkpoints" / "merged")
 
 
+def test_a_folder_that_somebody_keeps_a_step_in_is_no_run(recorded: Recorded, tmp_path: Path) -> None:
+    (recorded.run / "global_step_3").rename(tmp_path / "global_step_3")
+    merge(tmp_path / "global_step_3", tmp_path / "out")
+    with pytest.raises(ConvertError, match="lies in the checkpoint"):
+        merge(tmp_path, tmp_path / "other")
+
+
 def test_a_target_that_holds_what_is_read_is_refused(unpacked: Recorded, tmp_path: Path) -> None:
     """An earlier result as checkpoint or base model, also under another name."""
     out = tmp_path / "out"
