@@ -14,7 +14,7 @@ from typing import Any
 from converters import families
 from converters.arguments import Options
 from converters.checkpoint import foreign, fsdp, run_manifest, torch_dist, value_head
-from converters.checkpoint.locate import Checkpoint, locate
+from converters.checkpoint.locate import Checkpoint, locate, steps_in
 from converters.checkpoint.run_manifest import RUN_MANIFEST
 from converters.comparing.verify import verify
 from converters.errors import ConvertError, listing
@@ -86,6 +86,8 @@ def prepare(options: Options) -> Conversion:
     found = locate(options.local_dir, options.step, options.backend, options.role)
     folder = hf_files.config_folder(found.huggingface, options.base_model, found.root)
     path = folder / hf_files.CONFIG
+    if folder != options.base_model:
+        hf_files.refuse_leaving(folder, [path])
     if found.backend != "hf":
         foreign.refuse_vision(path)
     tensors, adapter = _tensors(found, options)
@@ -110,7 +112,8 @@ def prepare(options: Options) -> Conversion:
     )
     changes += more
     folders = [found.huggingface, folder, options.base_model]
-    files = hf_files.companions(list(dict.fromkeys(f for f in folders if f is not None and f.is_dir())))
+    there = list(dict.fromkeys(f for f in folders if f is not None and f.is_dir()))
+    files = hf_files.companions(there, options.base_model)
     notes += padding.left_out(steps, files, path)
     base = options.base_model if options.base_model != folder else None
     notes += [f"config.json: {change}" for change in changes]
@@ -191,8 +194,9 @@ def _describe(conversion: Conversion, options: Options, folder: Path) -> None:
 
 
 def _trees(found: Checkpoint, options: Options) -> list[Path]:
-    """Folders that are read. A run folder may hold the target beside its checkpoints, as a job's does."""
-    folders = (found.root, found.weights, found.adapter, options.base_model)
+    """Folders that are read. The folder of a job may hold the target beside that of its checkpoints."""
+    given = options.local_dir if steps_in(options.local_dir) else None
+    folders = (given, found.root, found.weights, found.adapter, options.base_model)
     return [earlier_result.run_tree(found.root), *(folder for folder in folders if folder is not None)]
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from converters.errors import ConvertError, listing
@@ -72,16 +73,44 @@ def is_kept(name: str) -> bool:
     return _KEPT.fullmatch(name) is not None or (inner != name and "/" not in inner and inner.endswith(".jinja"))
 
 
-def companions(folders: list[Path]) -> dict[str, Path]:
+def refuse_leaving(folder: Path, paths: Iterable[Path]) -> None:
+    """A checkpoint may come from anybody: a link in it must not bring a file of this machine into the model.
+
+    Raises:
+        ConvertError: one of `paths` leads out of `folder`, and not to its repository's blobs in the hub's cache.
+    """
+    inside = folder.resolve()
+    blobs = inside.parents[1] / "blobs" if inside.parent.name == "snapshots" else None
+    problems = [
+        f"{path}: a link to {path.resolve()}, out of the folder"
+        for path in paths
+        if not path.resolve().is_relative_to(inside) and path.resolve().parent != blobs
+    ]
+    if problems:
+        raise listing(
+            "files beside the weights are not in the checkpoint",
+            problems,
+            "Copy the files themselves there if they belong to the model, else remove the links.",
+        )
+
+
+def companions(folders: list[Path], own: Path | None = None) -> dict[str, Path]:
     """File name in the output -> where it is taken from; the first folder that has a file wins.
 
     All tokenizer files come from one folder, the first that has a tokenizer, for they belong together.
 
+    Args:
+        own: folder of the user, where links may lead anywhere.
+
     Raises:
-        ConvertError: a file to take is empty, cut or a Git LFS pointer; every such file is listed.
+        ConvertError: a file to take is empty, cut or a Git LFS pointer, or a link out of a checkpoint; every such
+            file is listed.
     """
     chosen: dict[str, Path] = {}
     kept = [kept_files(folder) for folder in folders]
+    for folder, files in zip(folders, kept, strict=True):
+        if folder != own:
+            refuse_leaving(folder, files.values())
     tokenizer_from = next((files for files in kept if has_tokenizer(files)), {})
     for files in kept:
         for name, path in files.items():

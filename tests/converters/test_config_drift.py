@@ -320,7 +320,7 @@ def test_files_are_copied_as_they_are_through_links_and_with_the_modes_of_new_fi
     (model / "modeling_evil.py").write_text("raise SystemExit")
     (model / "model.safetensors").write_bytes(b"")
     (model / "merges.txt").mkdir()  # no file
-    files = hf_files.companions([model])
+    files = hf_files.companions([model], model)
     assert set(files) == {
         "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
         "chat_template.jinja", "additional_chat_templates/tools.jinja",

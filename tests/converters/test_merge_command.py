@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 from merge_helpers import assert_same_tensors, snapshot
 from merge_jobs import Recorded
 
-from converters.merge import main
+from converters.errors import ConvertError
+from converters.hf import hf_files
+from converters.merge import main, merge
 
 
 def test_arguments_of_verls_merger(unpacked: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,3 +201,41 @@ def test_words_of_a_checkpoint_do_not_reach_the_terminal_raw(
         assert not {"\x1b", "\x07"} & set(text)
     assert "converters.merge: note: no table for Other\\x1b" in told.err
     assert "a\\x1b[2J\\x1b]0;title\\x07" in told.err.partition("converters.merge: error: ")[2]
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "config.json", "additional_chat_templates/x.jinja"])
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_link_out_of_a_checkpoint_is_not_followed(
+    recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, absolute: bool
+) -> None:
+    """The result would bring a file of this machine along."""
+    link = recorded.actor / "huggingface" / name
+    link.parent.mkdir(exist_ok=True)
+    secret = tmp_path / "secret"
+    secret.write_bytes(link.read_bytes() if link.exists() else b"token")
+    link.unlink(missing_ok=True)
+    link.symlink_to(secret if absolute else os.path.relpath(secret, link.parent))
+    arguments = ["--local_dir", str(recorded.run), "--target_dir", str(tmp_path / "out")]
+    assert main(arguments) == 1
+    assert f"{link}: a link to {secret}, out of the folder" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_within_the_folder_in_the_hubs_cache_and_in_the_base_model(
+    unpacked: Recorded, tmp_path: Path
+) -> None:
+    blobs, model, base = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "abc", tmp_path / "base"
+    for folder in (blobs, model, base):
+        folder.mkdir(parents=True)
+    for path in unpacked.hf.iterdir():
+        (blobs / path.name).write_bytes(path.read_bytes())
+        (model / path.name).symlink_to(f"../../blobs/{path.name}")
+    (model / "vocab.txt").write_text("a")
+    (model / "merges.txt").symlink_to("vocab.txt")
+    (base / "config.json").symlink_to(model / "config.json")
+    merge(model, tmp_path / "out")
+    assert (tmp_path / "out" / "merges.txt").read_text() == "a"
+    (base / "vocab.txt").symlink_to(model / "vocab.txt")
+    assert hf_files.companions([base], base) == {"vocab.txt": base / "vocab.txt"}
+    with pytest.raises(ConvertError, match=r"vocab\.txt: a link to "):
+        hf_files.companions([base])
