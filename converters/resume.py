@@ -13,6 +13,7 @@ written; 2 usage.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -22,6 +23,9 @@ from pathlib import Path
 
 from converters.checkpoint.locate import TRACKER, steps_in
 from converters.checkpoint.whole import problems_of_step
+from converters.printing import one_line, put
+
+_SHOWN = 20  # lines about one step
 
 
 @dataclass
@@ -57,7 +61,7 @@ class Resume:
         told = [
             f"global_step_{step} is not whole: {problem}"
             for step, problems in self.problems.items()
-            for problem in problems
+            for problem in "\n".join(problems).splitlines()[:_SHOWN]
         ]
         if self.marker is not None and self.named is None:
             told.append(f"{TRACKER} holds {self.marker[:40]!r}, no step number")
@@ -70,6 +74,8 @@ class Resume:
             would = "" if done else "would be "
             how = f"{would}set to {self.step}" if self.step is not None else f"{would}removed"
             told.append(f"{TRACKER} {'was ' if done else ''}{how}")
+        if not self.folder.exists():
+            told.append(f"{self.folder} does not exist")
         start = "starts from the beginning" if self.step is None else f"resumes from global_step_{self.step}"
         return [*told, start]
 
@@ -78,8 +84,10 @@ def find(folder: Path) -> Resume:
     """The step to go on from.
 
     Raises:
-        OSError: the folder or the marker cannot be read.
+        OSError: the folder or the marker cannot be read; a folder that is not there is one without a checkpoint.
     """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     marker = folder / TRACKER
     # A file that was cut may hold anything.
     text = marker.read_bytes().decode(errors="replace") if marker.exists() else None
@@ -130,7 +138,6 @@ def _as_json(found: Resume, *, done: bool) -> str:
             "newer": found.newer,
         },
         indent=2,
-        ensure_ascii=False,
     )
 
 
@@ -151,9 +158,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if done:
             mend(found)
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 1
-    print(_as_json(found, done=done) if args.json else "\n".join(found.lines(done=done)))
+    lines = map(one_line, found.lines(done=done))
+    put(_as_json(found, done=done) if args.json else "\n".join(lines), "converters.resume")
     return 0
 
 

@@ -12,6 +12,7 @@ import errno
 import re
 import zipfile
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from converters.checkpoint import fsdp, torch_dist
@@ -21,13 +22,14 @@ from converters.hf import hf_model
 from converters.hf.names import ADAPTER_CONFIG
 from converters.json_file import read_json
 
-_RANK_FILE = re.compile(r"(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
+_RANK_FILE = re.compile(r"(model|optim|extra_state)_world_size_(\d{1,7})_rank_(\d{1,7})\.pt")
+_MOST_TOLD = 20
 MANIFEST = "ckpt_contents.json"
 _PARTS_OF_V2 = ("model", "optimizer", "extra")
 
 
 def problems_of_step(step: Path) -> list[str]:
-    """What is missing, short or damaged in `global_step_N`; empty when verl can go on from it.
+    """What is missing, short or damaged in `global_step_N`, 20 lines at most; empty when verl can go on from it.
 
     Raises:
         OSError: it cannot be read just now, which says nothing of the save: no permission, a fault of the disk.
@@ -40,7 +42,9 @@ def problems_of_step(step: Path) -> list[str]:
     for role in ROLES:
         if (step / role).is_dir():
             problems += _told(step, _role_problems, step / role)
-    return problems + _told(step, _torch_file_problems, step / "data.pt")
+    problems += _told(step, _torch_file_problems, step / "data.pt")
+    more = len(problems) - _MOST_TOLD
+    return problems if more <= 0 else [*problems[: _MOST_TOLD - 1], "... and more"]
 
 
 def _told(step: Path, check: Callable[[Path], Iterator[str]], path: Path) -> list[str]:
@@ -81,10 +85,13 @@ def _fsdp_problems(role: Path) -> Iterator[str]:
         yield f"{role.name}/{config.name}: missing: rank 0 did not come to its end"
         return
     world = fsdp.world_size(config)
-    matches = (_RANK_FILE.fullmatch(path.name) for path in role.iterdir())
-    kinds = {match[1] for match in matches if match and int(match[2]) == world}
+    found = (_RANK_FILE.fullmatch(path.name) for path in role.iterdir())
+    matches = [match for match in found if match and int(match[2]) == world]
+    kinds = {match[1] for match in matches}
     for kind in sorted(kinds | {"model"}):
-        for rank in range(world):
+        ranks = {int(match[3]) for match in matches if match[1] == kind}
+        absent = (rank for rank in range(world) if rank not in ranks)
+        for rank in sorted({rank for rank in ranks if rank < world} | {*islice(absent, _MOST_TOLD + 1)}):
             yield from _torch_file_problems(role / f"{kind}_world_size_{world}_rank_{rank}.pt")
 
 

@@ -274,3 +274,55 @@ def test_the_command_imports_no_torch(steps: Path):
     code = "import sys, converters.resume; sys.exit(sorted({'torch', 'transformers'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("ranks", [2, 1])
+def test_a_world_size_of_many_ranks_is_told_in_few_lines(
+    plain_fsdp: Path, steps: Path, capsys: pytest.CaptureFixture[str], ranks: int
+):
+    step = add_step(steps, 20, plain_fsdp)
+    for rank in range(2):
+        shard = step / "actor" / f"model_world_size_2_rank_{rank}.pt"
+        shard.rename(shard.with_name(f"model_world_size_1000000_rank_{rank}.pt"))
+        if rank >= ranks:
+            shard.with_name(f"model_world_size_1000000_rank_{rank}.pt").unlink()
+    (step / "actor" / "fsdp_config.json").write_text('{"world_size": 1000000}')
+    assert main([str(steps)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) == 22
+    assert f"rank_{ranks}.pt: missing" in out[0]
+    assert out[19] == "global_step_20 is not whole: ... and more"
+
+
+@pytest.mark.parametrize("world", ["0", "-1", "1e999", "1000000000", "true", "null", '"2"'])
+def test_a_world_size_that_is_none_is_one_problem(plain_fsdp: Path, steps: Path, world: str):
+    step = add_step(steps, 20, plain_fsdp)
+    (step / "actor" / "fsdp_config.json").write_text(f'{{"world_size": {world}}}')
+    (problem,) = problems_of_step(step)
+    assert problem.startswith("actor/fsdp_config.json: world_size is ")
+
+
+def test_a_folder_that_is_not_there_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """With exit code 0: the first job of a run has none."""
+    assert main([str(tmp_path / "nowhere")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}/nowhere does not exist",
+        "starts from the beginning",
+    ]
+    (tmp_path / "file").write_text("")
+    assert main([str(tmp_path / "file")]) == 1
+    assert f"Not a directory: '{tmp_path}/file'" in capsys.readouterr().err
+
+
+def test_a_name_out_of_a_checkpoint_cannot_pass_for_another_line(
+    steps: Path, plain_fsdp: Path, capsys: pytest.CaptureFixture[str]
+):
+    step = add_step(steps, 20, plain_fsdp)
+    shutil.rmtree(step / "actor")
+    (step / "actor").mkdir()
+    named = {"directories": {"no\x1b[31m\nresumes from global_step_20": 1}}
+    (step / "actor" / "ckpt_contents.json").write_text(json.dumps(named))
+    assert main([str(steps)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\nresumes" not in out
