@@ -39,8 +39,9 @@ from converters.hf.folder_difference import FileDifference, compare_files
 from converters.hf.hf_files import CONFIG
 from converters.hf.names import EMBED, HEAD
 from converters.json_file import read_json
-from converters.printing import escaped
+from converters.printing import escaped, one_line, put
 
+_COMMAND = "converters.compare"
 _SHOWN = 20
 _CODES = "exit codes: 0 the same; 1 different, or a folder is broken; 2 usage"
 
@@ -59,7 +60,7 @@ def compare(a: Path, b: Path, tolerance: Tolerance) -> tuple[ModelDifference, Fi
     flags = tuple(read_json(folder / CONFIG).get("tie_word_embeddings") for folder in (a, b))
     weights = compare_models(one, other, tolerance, (flags[0], flags[1]))
     tied = EMBED in one and HEAD not in weights.only_a + weights.only_b and not (HEAD in one and HEAD in other)
-    return weights, compare_files(a, b, tolerance.ignore_dtype, tied)
+    return weights, compare_files(a, b, tolerance.ignore_dtype, tied, weights.alike)
 
 
 def as_text(a: Path, b: Path, weights: ModelDifference, files: FileDifference) -> str:
@@ -81,8 +82,8 @@ def as_text(a: Path, b: Path, weights: ModelDifference, files: FileDifference) -
     lines += _section("config.json differs", files.config)
     lines += _section("other files differ", files.files)
     if files.same:
-        lines.append(f"same content: {', '.join(files.same)}")
-    lines += [f"note: {note}" for note in (*weights.notes, *files.notes)]
+        lines.append(f"same content: {one_line(', '.join(files.same))}")
+    lines += [f"note: {one_line(note)}" for note in (*weights.notes, *files.notes)]
     lines.append("the same" if weights.alike and files.alike else "different")
     return escaped("\n".join(lines))
 
@@ -91,7 +92,7 @@ def _section(head: str, found: Sequence[str]) -> list[str]:
     if not found:
         return []
     more = [f"  ... and {len(found) - _SHOWN} more (--json lists all)"] if len(found) > _SHOWN else []
-    return [f"{head} ({len(found)}):", *(f"  {line}" for line in found[:_SHOWN]), *more]
+    return [f"{head} ({len(found)}):", *(f"  {one_line(line)}" for line in found[:_SHOWN]), *more]
 
 
 def _table(found: Sequence[Difference]) -> list[str]:
@@ -112,7 +113,7 @@ def _row(difference: Difference) -> tuple[str, ...]:
     d = difference
     dtype = d.dtype_a if d.dtype_a == d.dtype_b else f"{d.dtype_a}/{d.dtype_b}"
     return (
-        d.name, "x".join(map(str, d.shape)) or "1", dtype,
+        one_line(d.name), "x".join(map(str, d.shape)) or "1", dtype,
         f"{d.differing} of {d.elements}", f"{d.max_abs:.4g}", f"{d.max_rel:.4g}", str(d.nan_a), str(d.nan_b),
         str(d.first),
     )  # fmt: skip
@@ -183,13 +184,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         weights, files = compare(args.a, args.b, Tolerance(args.atol, args.rtol, args.ignore_dtype))
     except (ConvertError, OSError) as error:
         if args.json:
-            print(json.dumps({"same": False, "error": str(error)}, indent=2))
-        print(f"converters.compare: error: {escaped(str(error))}", file=sys.stderr)
+            put(json.dumps({"same": False, "error": str(error)}, indent=2), _COMMAND)
+        print(f"{_COMMAND}: error: {escaped(str(error))}", file=sys.stderr)
         return 1
     if args.json:
-        print(json.dumps(as_json(args.a, args.b, weights, files), indent=2, allow_nan=False))
+        put(json.dumps(as_json(args.a, args.b, weights, files), indent=2, allow_nan=False), _COMMAND)
     else:
-        print(as_text(args.a, args.b, weights, files))
+        put(as_text(args.a, args.b, weights, files), _COMMAND)
     return 0 if weights.alike and files.alike else 1
 
 

@@ -13,6 +13,10 @@ from converters.hf.hf_config import read_json
 from converters.hf.hf_files import kept_files
 
 _NOT_OF_THE_MODEL = ("transformers_version", "_name_or_path")
+# Where transformers and its tokenizers found the files.
+_NOT_OF_THE_TOKENIZER = ("is_local", "local_files_only", "name_or_path")
+# Names of one number: transformers 4 and 5 read one of them each, so that both may be written.
+_SECOND_NAMES = (("num_experts", "num_local_experts"),)
 _ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")
 _TEMPLATE = "chat template"
 _MISSING = object()
@@ -33,12 +37,15 @@ class FileDifference:
         return not (self.config or self.files)
 
 
-def compare_files(a: Path, b: Path, ignore_dtype: bool = False, tied: bool = False) -> FileDifference:
+def compare_files(
+    a: Path, b: Path, ignore_dtype: bool = False, tied: bool = False, same_weights: bool = False
+) -> FileDifference:
     """Compare everything but the weights.
 
     Args:
         ignore_dtype: a config.json of another type is no difference.
         tied: the weights are known to be tied on both sides, so that the flag alone is no difference.
+        same_weights: they are known to be the same, types and all, so that a config.json need not tell the type.
 
     Raises:
         ConvertError: a config.json is missing or damaged.
@@ -49,6 +56,7 @@ def compare_files(a: Path, b: Path, ignore_dtype: bool = False, tied: bool = Fal
     if ignore_dtype:
         for config in (one, other):
             config.pop("dtype", None)
+    result.notes += _only_told_once(one, other, same_weights)
     if tied and bool(one.get("tie_word_embeddings")) != bool(other.get("tie_word_embeddings")):
         result.notes.append("tie_word_embeddings differs; the weights are tied on both sides")
         one.pop("tie_word_embeddings", None)
@@ -59,13 +67,44 @@ def compare_files(a: Path, b: Path, ignore_dtype: bool = False, tied: bool = Fal
         here, there = contents_a.get(name, _MISSING), contents_b.get(name, _MISSING)
         if here is _MISSING or there is _MISSING:
             result.files.append(f"{name}: only in {'B' if here is _MISSING else 'A'}")
-        elif here == there:
+        elif here == there or (not isinstance(here, bytes) and _same(here, there)):
             result.same.append(name)
         elif isinstance(here, dict) and isinstance(there, dict):
             result.files += [f"{name}: {line}" for line in _key_differences(here, there)]
         else:
             result.files.append(f"{name}: differs")
     return result
+
+
+def _only_told_once(a: dict[str, Any], b: dict[str, Any], same_weights: bool, at: str = "") -> list[str]:
+    """Take out of two configs what one tells and the other need not, with a note for each."""
+    notes = []
+    if same_weights and (a.get("dtype") is None) != (b.get("dtype") is None):
+        lacks = "A" if a.get("dtype") is None else "B"
+        notes.append(f"{at}dtype is not set in {lacks}; the types of the weights are the same")
+        a.pop("dtype", None)
+        b.pop("dtype", None)
+    for names in _SECOND_NAMES:
+        for side, both, other in (("A", a, b), ("B", b, a)):
+            values = [both.get(name) for name in names]
+            extra = [name for name in names if other.get(name) is None]
+            if None not in values and values[0] == values[1] and len(extra) == 1:
+                both.pop(extra[0])
+                notes.append(f"{at}{names[0]} and {names[1]} are both set in {side}, to the same")
+    if isinstance(a.get("text_config"), dict) and isinstance(b.get("text_config"), dict):
+        notes += _only_told_once(a["text_config"], b["text_config"], same_weights, f"{at}text_config.")
+    return notes
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values of JSON are; NaN, which Python writes into it, is itself."""
+    if isinstance(a, bool) != isinstance(b, bool):
+        return False
+    return bool(a == b) or _as_text(a) == _as_text(b)
+
+
+def _as_text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def normal(config: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +130,7 @@ def value_differences(
         here, there = a.get(key), b.get(key)
         if isinstance(here, dict) and isinstance(there, dict):
             lines += value_differences(here, there, sides, f"{at}{key}.")
-        elif here != there or isinstance(here, bool) != isinstance(there, bool):
+        elif not _same(here, there):
             lines.append(f"{at}{key}: {_shown(here)} {sides[0]}, {_shown(there)} {sides[1]}")
     return lines
 
@@ -101,7 +140,7 @@ def _key_differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     lines = []
     for key in (*a, *(key for key in b if key not in a)):
         here, there = a.get(key), b.get(key)
-        if here == there:
+        if _same(here, there):
             continue
         if type(here) is type(there) and isinstance(here, dict | list):
             assert isinstance(there, dict | list)
@@ -136,7 +175,8 @@ def _contents(folder: Path) -> dict[str, Any]:
             found[name] = {key: _token(value) for key, value in found[name].items()}
     for name in ("generation_config.json", "tokenizer_config.json"):
         if isinstance(found.get(name), dict):
-            found[name] = {k: v for k, v in found[name].items() if k not in _NOT_OF_THE_MODEL}
+            left_out = (*_NOT_OF_THE_MODEL, *_NOT_OF_THE_TOKENIZER)
+            found[name] = {k: v for k, v in found[name].items() if k not in left_out}
     return found
 
 

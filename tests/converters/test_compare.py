@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -269,6 +270,70 @@ def test_config_by_meaning(
     assert told["config"] if lines is None else told["config"] == lines
 
 
+SILENT = {"torch_dtype": None, "dtype": None}
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["A", "B"])
+@pytest.mark.parametrize(
+    ("one", "other", "note"),
+    [
+        ({}, SILENT, "dtype is not set in {other}; the types of the weights are the same"),
+        (
+            {"num_experts": 8, "num_local_experts": 8},
+            {"num_local_experts": 8},
+            "num_experts and num_local_experts are both set in {one}, to the same",
+        ),
+        (
+            {"text_config": {"num_experts": 8, "num_local_experts": 8}},
+            {"text_config": {"num_experts": 8}},
+            "text_config.num_experts and num_local_experts are both set in {one}, to the same",
+        ),
+        ({"bias": float("nan"), "more": [float("nan")]}, {"bias": float("nan"), "more": [float("nan")]}, None),
+    ],
+    ids=["dtype", "experts", "nested", "nan"],
+)
+def test_what_the_other_side_need_not_tell(
+    pair: tuple[Path, Path], run: Run, one: dict[str, Any], other: dict[str, Any], note: str | None, side: int
+) -> None:
+    """A merge tells more than its base model, for readers of other versions."""
+    edit_json(pair[side] / "config.json", **one)
+    edit_json(pair[1 - side] / "config.json", **other)
+    code, told = run()
+    assert (code, told["config"]) == (0, [])
+    names = {"one": "AB"[side], "other": "AB"[1 - side]}
+    assert told["notes"] == ([note.format(**names)] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"num_experts": 8, "num_local_experts": 8}, {"num_local_experts": 4}),
+        ({"num_experts": 8, "num_local_experts": 4}, {"num_local_experts": 4}),
+        ({"num_experts": 8, "num_local_experts": 8}, {}),
+        ({"bias": float("nan")}, {"bias": 1.0}),
+    ],
+    ids=["other", "two", "none", "nan"],
+)
+def test_what_differs_although_it_is_told_twice(
+    pair: tuple[Path, Path], run: Run, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    edit_json(pair[0] / "config.json", **one)
+    edit_json(pair[1] / "config.json", **other)
+    assert run()[0] == 1
+
+
+def test_a_silent_dtype_counts_where_the_weights_differ(pair: tuple[Path, Path], run: Run) -> None:
+    _write(pair[1], {name: tensor.float() for name, tensor in _tensors().items()}, shards=3)
+    edit_json(pair[1] / "config.json", **SILENT)
+    assert run()[1]["config"] == ['dtype: "bfloat16" in A, not set in B']
+
+
+def test_where_a_tokenizer_was_found_is_not_of_it(pair: tuple[Path, Path], run: Run) -> None:
+    edit_json(pair[0] / "tokenizer_config.json", is_local=True, local_files_only=False, name_or_path="/x")
+    code, told = run()
+    assert (code, told["files"]) == (0, [])
+
+
 def test_tokenizer_and_template_by_content(pair: tuple[Path, Path], run: Run) -> None:
     _, b = pair
     (b / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"b": 1, "a": 0}}}, indent=4))
@@ -373,6 +438,37 @@ def test_names_out_of_a_file_do_not_reach_the_terminal_raw(
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert r"\x1b[31mred" in out
+
+
+def test_a_name_out_of_a_file_cannot_pass_for_another_line(
+    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = _tensors()
+    tensors["x\nthe same"] = tensors.pop(NORM)
+    tensors[HEAD + "\nthe same"] = tensors.pop(HEAD)
+    _write(pair[0], tensors)
+    tensors[HEAD + "\nthe same"] = tensors[HEAD + "\nthe same"] + 1
+    _write(pair[1], tensors, shards=3)
+    edit_json(pair[1] / "config.json", **{"y\nthe same": 1})
+    assert main([*map(str, pair)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "the same" not in lines
+    assert any(line.startswith(rf"{HEAD}\nthe same  6x4") for line in lines)
+    assert r"  y\nthe same: not set in A, 1 in B" in lines
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]], ids=["text", "json"])
+def test_a_result_that_cannot_be_printed_is_an_error(pair: tuple[Path, Path], option: list[str]) -> None:
+    command = [sys.executable, "-m", "converters.compare", *map(str, pair), *option]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == ("converters.compare: error: standard output: [Errno 28] No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_help_has_an_example_that_works(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
