@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,9 @@ _HARMLESS = frozenset(
     }
 )  # fmt: skip
 _INIT_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+# Python's matching goes back: time grows by a power of the repeats, and without bound where a group is repeated.
+_TAME = re.compile(r"(?:[\w.|^$-]|\\[.dw]|\[\^?[\w-]+\]|\((?!\?)|\)(?![*+?{])|[*+?])*")
+_MOST_BRANCHES, _LONGEST_PATTERN, _LONGEST_NAME = 3, 1000, 200
 _REMEDY = "Merge it with PEFT itself (merge_and_unload)."
 DEFAULTS: dict[str, Any] = {
     "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": None, "inference_mode": True,
@@ -67,17 +71,17 @@ def read_config(path: Path, alpha: float | None = None) -> dict[str, Any]:
     """
     config = read_json(path)
     if config.get("peft_type") != "LORA":
-        raise ConvertError(f"{path}: peft_type {config.get('peft_type')!r}, not LORA. {_REMEDY}")
+        raise ConvertError(f"{path}: peft_type {reprlib.repr(config.get('peft_type'))}, not LORA. {_REMEDY}")
     problems = [f"{key}: {why}" for key, why in _REFUSED.items() if config.get(key)]
     problems += [
-        f"{key} is {value!r}: not a setting that is known here"
+        f"{key} is {reprlib.repr(value)}: not a setting that is known here"
         for key, value in config.items()
         if value and key not in _HARMLESS and key not in _REFUSED
     ]
     for key in ("rank_pattern", "alpha_pattern"):
         pattern = config.get(key) or {}
         if not isinstance(pattern, dict) or not all(_positive(value) for value in pattern.values()):
-            problems.append(f"{key} is {pattern!r}: numbers by module name are expected")
+            problems.append(f"{key} is {reprlib.repr(pattern)}: numbers by module name are expected")
     if problems:
         raise listing(f"{path}: not an adapter that is merged here", problems, _REMEDY)
     return {**config, "r": _rank(config, path), "lora_alpha": _alpha(config, path, alpha)}
@@ -149,12 +153,28 @@ def trains_base(config: Settings) -> bool:
 def _by_pattern(patterns: Settings, module: str, default: Any, where: Path) -> Any:
     """As `peft.utils.other.get_pattern_key`: the first pattern that the end of the name matches."""
     for pattern, value in patterns.items():
+        _check_tame(pattern, module, where)
         try:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 return value
         except re.error as error:
-            raise ConvertError(f"{where}: {pattern!r} is no pattern of module names ({error})") from error
+            raise ConvertError(
+                f"{where}: {reprlib.repr(pattern)} is no pattern of module names ({error})"
+            ) from error
     return default
+
+
+def _check_tame(pattern: str, module: str, where: Path) -> None:
+    """A pattern comes out of the checkpoint: only those are tried that come to an end soon."""
+    branches = sum(pattern.count(mark) for mark in "*+?(")
+    if not _TAME.fullmatch(pattern) or branches > _MOST_BRANCHES or len(pattern) > _LONGEST_PATTERN:
+        raise ConvertError(
+            f"{where}: the pattern {reprlib.repr(pattern)} of module names is not one that is read: names, "
+            f"\\., |, [] and at most {_MOST_BRANCHES} of *, + and groups, no group repeated. "
+            "Write the names of the modules."
+        )
+    if branches and len(module) > _LONGEST_NAME:
+        raise ConvertError(f"{where}: {reprlib.repr(module)} is too long a name for {reprlib.repr(pattern)}")
 
 
 def _alpha(said: Settings, path: Path, given: float | None) -> float:
@@ -162,8 +182,8 @@ def _alpha(said: Settings, path: Path, given: float | None) -> float:
     if not _positive(alpha):
         if given is None:
             raise ConvertError(
-                f"{path}: lora_alpha is {alpha!r}, a positive number is expected. Give --lora-alpha N with the "
-                f"lora_alpha of the training (verl: model.lora_alpha; {META} keeps it)."
+                f"{path}: lora_alpha is {reprlib.repr(alpha)}, a positive number is expected. Give "
+                f"--lora-alpha N with the lora_alpha of the training (verl: model.lora_alpha; {META} keeps it)."
             )
         return given
     if given is not None and given != alpha:
@@ -174,7 +194,9 @@ def _alpha(said: Settings, path: Path, given: float | None) -> float:
 def _rank(said: Settings, path: Path) -> int:
     rank = said.get("r")
     if not isinstance(rank, int) or not _positive(rank):
-        raise ConvertError(f"{path}: r is {rank!r}, a positive whole number is expected. Copy the file again.")
+        raise ConvertError(
+            f"{path}: r is {reprlib.repr(rank)}, a positive whole number is expected. Copy the file again."
+        )
     return rank
 
 
