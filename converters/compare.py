@@ -43,7 +43,7 @@ from converters.printing import escaped, one_line, put
 
 _COMMAND = "converters.compare"
 _SHOWN = 20
-_CODES = "exit codes: 0 the same; 1 different, or a folder is broken; 2 usage"
+_CODES = "exit codes: 0 the same; 1 different, or not compared to the end; 2 usage"
 
 
 def compare(a: Path, b: Path, tolerance: Tolerance) -> tuple[ModelDifference, FileDifference]:

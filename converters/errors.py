@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from converters.printing import one_line
+
 _SHOWN = 20
 
 
@@ -13,7 +15,7 @@ class ConvertError(Exception):
 
 def listing(head: str, problems: Sequence[str], remedy: str) -> ConvertError:
     """One error for several problems: `head`, a line for each of the first 20 with a count, `remedy`."""
-    shown = [f"  - {problem}" for problem in problems[:_SHOWN]]
+    shown = [f"  - {one_line(problem)}" for problem in problems[:_SHOWN]]
     if len(problems) > _SHOWN:
         shown.append(f"  ... and {len(problems) - _SHOWN} more")
     return ConvertError("\n".join([f"{head} ({len(problems)} found):", *shown, remedy]))

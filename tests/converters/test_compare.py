@@ -18,6 +18,7 @@ from merge_helpers import edit_json
 
 from converters.compare import main
 from converters.comparing import values
+from converters.errors import listing
 
 ROOT = Path(__file__).parents[2]
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -455,6 +456,11 @@ def test_a_name_out_of_a_file_cannot_pass_for_another_line(
     assert "the same" not in lines
     assert any(line.startswith(rf"{HEAD}\nthe same  6x4") for line in lines)
     assert r"  y\nthe same: not set in A, 1 in B" in lines
+
+
+def test_a_problem_cannot_pass_for_another_line() -> None:
+    told = str(listing("model: damaged", ["x\n  - y\x1b[0m"], "Copy it again."))
+    assert told.splitlines() == ["model: damaged (1 found):", r"  - x\n  - y\x1b[0m", "Copy it again."]
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]], ids=["text", "json"])
