@@ -120,6 +120,7 @@ def prepare(options: Options) -> Conversion:
     notes += config_drift.drift(config, files, base)
     if not hf_files.has_tokenizer(files):
         notes.append("no tokenizer in the checkpoint or in --base_model: the output has none")
+    notes += _tokenizer_code(files)
     run, unread = run_manifest.find(found.root)
     kept = adapter if options.lora == "keep" else None
     sources = _sources(found, adapter, options.base_model)
@@ -223,9 +224,11 @@ def compare(conversion: Conversion, folder: Path, workers: int | None = None, *,
         verify(
             conversion.steps, folder,
             config=conversion.config, companions=conversion.files, workers=workers, progress=progress,
+            beside=[CARD, earlier_result.MANIFEST, *([RUN_MANIFEST] if conversion.run else [])],
         )  # fmt: skip
     if conversion.adapter is not None:
-        lora_folder.check_written(conversion.adapter, folder / _ADAPTER)
+        names = [output.name for output in conversion.outputs]
+        lora_folder.check_written(conversion.adapter, folder / _ADAPTER, names)
 
 
 def dry_run(conversion: Conversion, options: Options) -> DryRun:
@@ -275,6 +278,13 @@ def _plan(
     """Steps; the config if there is a table for the family (a Hugging Face model can do without); notes."""
     architecture = hf_config.architecture(config_path)
     if found.backend in ("hf", "lora") and architecture not in families.FAMILIES:
+        code = hf_files.code_files(config_path)
+        if code:
+            raise ConvertError(
+                f"{config_path}: auto_map names code ({', '.join(code)}), and no code is copied: the result would "
+                "not load. Copy the folder as it is (cp -r); or take auto_map out of it, if transformers has "
+                "the class itself."
+            )
         note = f"no table for {architecture}: copied, names and shapes not compared with config.json"
         return [whole(tensor) for tensor in tensors.values()], None, [note]
     family = families.family(architecture, config_path)
@@ -292,6 +302,13 @@ def _plan(
     make = plan.from_mcore if found.backend == "megatron" else plan.from_hf_names
     notes = training_config.not_compared(config, found.transformer_config) if found.backend == "megatron" else []
     return make(tensors, family, config), config, notes
+
+
+def _tokenizer_code(files: Mapping[str, Path]) -> list[str]:
+    path = files.get(hf_files.TOKENIZER_CONFIG)
+    code = hf_files.code_files(path) if path is not None else []
+    told = f"{hf_files.TOKENIZER_CONFIG} names code that is not copied: {', '.join(code)}"
+    return [f"{told}; copy it yourself if you trust it"] if code else []
 
 
 def _check_asserted(options: Options, raw: Mapping[str, Any], model: ModelConfig | None, path: Path) -> None:

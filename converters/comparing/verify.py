@@ -37,6 +37,8 @@ from converters.writing.stream import Block
 
 _REMEDY = "The folder is not what the checkpoint holds: write it again, and look at the disk if this comes back."
 _FILE_BLOCK = 1 << 20
+# transformers 5 `modeling_utils.py` (from_pretrained): weights of other forms, code, an adapter over the model.
+_LOADED = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".py", "adapter_config.json")
 Progress = Callable[[int], None]
 
 
@@ -46,6 +48,7 @@ def verify(
     *,
     config: Mapping[str, Any] | None = None,
     companions: Mapping[str, Path] | None = None,
+    beside: Sequence[str] = (),
     workers: int = 1,
     progress: Progress | None = None,
 ) -> None:
@@ -55,6 +58,7 @@ def verify(
         steps: the plan, as it was for writing: with another type or an adapter the computation is repeated.
         config: what config.json must say (`config_drift.adjusted`).
         companions: file in `folder` -> the one that it was copied from (`hf_files.companions`).
+        beside: other files that `folder` must have.
         workers: steps at a time; each holds one block of both sides.
         progress: called with the number of bytes compared, block by block.
 
@@ -69,7 +73,8 @@ def verify(
     problems += [
         problem for name, path in (companions or {}).items() for problem in _not_copied(folder, name, path)
     ]
-    problems += _unreadable_json(folder)
+    problems += [f"{name} is missing" for name in beside if not (folder / name).is_file()]
+    problems += _unreadable_json(folder) + _left_over(folder, {hf_model.place(t)[0].name for t in found.values()})
     comparable = [step for step in steps if all(_fits(found.get(o.name), o) for o in step.outputs)]
     _forget({hf_model.place(tensor)[0] for tensor in found.values()})
     lock, reader = Lock(), Reader()
@@ -172,6 +177,15 @@ def _unreadable_json(folder: Path) -> list[str]:
         except (ValueError, RecursionError) as error:
             problems.append(f"{path.name}: {path.stat().st_size} bytes, no JSON ({error})")
     return problems
+
+
+def _left_over(folder: Path, shards: set[str]) -> list[str]:
+    """Files that no merge writes there, and that loaders take for weights, an adapter or code of the model."""
+    return [
+        f"{path.name} is not of this model, and loaders may take it"
+        for path in sorted(folder.iterdir())
+        if (path.suffix in _LOADED and path.name not in shards) or path.name in _LOADED
+    ]
 
 
 def _not_copied(folder: Path, name: str, source: Path) -> list[str]:

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from converters.errors import ConvertError, listing
+from converters.json_file import read_json
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 GENERATION_CONFIG = "generation_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 # What save_pretrained of tokenizers, processors and generation configs of transformers 4 and 5 writes, and what
 # tokenizers of published models of the known families bring along. Not code, not weights.
 _KEPT = re.compile(
@@ -124,6 +126,18 @@ def companions(folders: list[Path], own: Path | None = None) -> dict[str, Path]:
             "Copy them again. To take them from --base_model, move them out of the checkpoint's folder.",
         )
     return chosen
+
+
+def code_files(path: Path) -> list[str]:
+    """Files of Python that `auto_map` of a JSON file names beside it; none of them is copied.
+
+    A value is a class (`modeling_x.Model`), or for tokenizers a list of two, and `repository--modeling_x.Model` is
+    code of the hub. Source: transformers 5 `dynamic_module_utils.py` (get_class_from_dynamic_module).
+    """
+    named = read_json(path).get("auto_map")
+    values = list(named.values()) if isinstance(named, dict) else [named]
+    flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    return sorted({f"{one.split('.')[0]}.py" for one in flat if isinstance(one, str) and one and "--" not in one})
 
 
 def _damage(path: Path) -> str | None:

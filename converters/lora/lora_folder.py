@@ -7,13 +7,16 @@ peft 0.21 `utils/save_and_load.py` (get_peft_model_state_dict).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from converters.errors import ConvertError, listing
 from converters.hf import hf_model
+from converters.hf.folder_difference import value_differences
 from converters.hf.hf_files import write_json
 from converters.hf.names import ADAPTER_CONFIG
+from converters.json_file import read_json
 from converters.lora import adapters, lora_config
 from converters.lora.adapters import Adapter
 from converters.planning import shards
@@ -64,28 +67,16 @@ def write_adapter(adapter: Adapter, folder: Path, base_names: Iterable[str]) -> 
     folder.mkdir(parents=True)
     tensors, whole = _names(adapter)
     _write_safetensors(folder / WEIGHTS, tensors)
-    config = {
-        **lora_config.DEFAULTS,
-        **adapter.config,
-        "target_modules": _targets(adapter, base_names),
-        "exclude_modules": None,
-        "layers_to_transform": None,
-        "layers_pattern": None,
-        "modules_to_save": whole or None,
-        "init_lora_weights": True,
-        "inference_mode": True,
-    }
-    config.pop("runtime_config", None)  # PEFT warns of one in a file
-    write_json(folder / ADAPTER_CONFIG, config)
+    write_json(folder / ADAPTER_CONFIG, _settings(adapter, base_names, whole))
 
 
-def check_written(adapter: Adapter, folder: Path) -> None:
+def check_written(adapter: Adapter, folder: Path, base_names: Iterable[str]) -> None:
     """Compare the folder that `write_adapter` wrote with `adapter`, bit for bit.
 
     Raises:
-        ConvertError: it holds other matrices, or says another scale.
+        ConvertError: it holds other matrices, or says another scale or other settings.
     """
-    expected, _ = _names(adapter)
+    expected, whole = _names(adapter)
     found, reader = hf_model.read_index(folder), Reader()
     problems = [f"{name} is not in both" for name in sorted(found.keys() ^ expected.keys())]
     problems += [
@@ -99,8 +90,28 @@ def check_written(adapter: Adapter, folder: Path) -> None:
         for m, pair in again.items()
         if pair.scale != adapter.pairs[m].scale
     ]
+    said, settings = read_json(folder / ADAPTER_CONFIG), _settings(adapter, base_names, whole)
+    differing = value_differences(said, json.loads(json.dumps(settings)), ("in the file", "as it must be"))
+    problems += [f"{ADAPTER_CONFIG}: {line}" for line in differing]
     if problems:
         raise listing(f"{folder}: not the adapter that was trained", problems, "Write it again.")
+
+
+def _settings(adapter: Adapter, base_names: Iterable[str], whole: list[str]) -> dict[str, object]:
+    """adapter_config.json."""
+    config = {
+        **lora_config.DEFAULTS,
+        **adapter.config,
+        "target_modules": _targets(adapter, base_names),
+        "exclude_modules": None,
+        "layers_to_transform": None,
+        "layers_pattern": None,
+        "modules_to_save": whole or None,
+        "init_lora_weights": True,
+        "inference_mode": True,
+    }
+    config.pop("runtime_config", None)  # PEFT warns of one in a file
+    return config
 
 
 def _names(adapter: Adapter) -> tuple[dict[str, GlobalTensor], list[str]]:

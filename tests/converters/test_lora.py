@@ -105,7 +105,7 @@ def test_kept_adapter_gives_the_logits_of_the_training(name: str, tmp_path: Path
     base, adapter = adapters.separate(fsdp.read_index(actor), actor)
     assert adapter is not None
     lora_folder.write_adapter(adapter, tmp_path / "lora_adapter", base)
-    lora_folder.check_written(adapter, tmp_path / "lora_adapter")
+    lora_folder.check_written(adapter, tmp_path / "lora_adapter", base)
     tokens = torch.arange(1, 13).reshape(2, 6)
     with torch.no_grad():
         expected = model(tokens).logits
@@ -304,7 +304,7 @@ def test_kept_adapter_has_whole_settings_though_the_checkpoint_says_rank_and_alp
     )
 
 
-@pytest.mark.parametrize("change", ["matrix", "alpha", "name"])
+@pytest.mark.parametrize("change", ["matrix", "alpha", "name", "dropout", "bias"])
 def test_kept_adapter_that_was_damaged_is_told(change: str, tmp_path: Path) -> None:
     actor = save(trained(target_modules=["q_proj"]), tmp_path / "actor")
     base, adapter = adapters.separate(fsdp.read_index(actor), actor)
@@ -312,16 +312,22 @@ def test_kept_adapter_that_was_damaged_is_told(change: str, tmp_path: Path) -> N
     lora_folder.write_adapter(adapter, tmp_path / "kept", base)
     weights, config = tmp_path / "kept" / "adapter_model.safetensors", tmp_path / "kept" / "adapter_config.json"
     data = weights.read_bytes()
-    if change == "alpha":
-        config.write_text(json.dumps({**json.loads(config.read_text()), "lora_alpha": 7}))
+    changes = {"alpha": {"lora_alpha": 7}, "dropout": {"lora_dropout": 0.5}, "bias": {"bias": "all"}}
+    if change in changes:
+        config.write_text(json.dumps({**json.loads(config.read_text()), **changes[change]}))
     else:
         weights.write_bytes(
             data[:-1] + bytes([data[-1] ^ 1]) if change == "matrix" else data.replace(b"_A.", b"_C.")
         )
-    with pytest.raises(
-        ConvertError, match={"matrix": "differs", "alpha": "scale 1.75, 1.5", "name": "not in both"}[change]
-    ):
-        lora_folder.check_written(adapter, tmp_path / "kept")
+    told = {
+        "matrix": "differs",
+        "alpha": "scale 1.75, 1.5",
+        "name": "not in both",
+        "dropout": "adapter_config.json: lora_dropout",
+        "bias": "adapter_config.json: bias",
+    }
+    with pytest.raises(ConvertError, match=told[change]):
+        lora_folder.check_written(adapter, tmp_path / "kept", base)
 
 
 def test_settings_as_verl_061_writes_them(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from merge_helpers import assert_same_tensors, snapshot
+from merge_helpers import assert_same_tensors, edit_json, snapshot
 from merge_jobs import Recorded
 
 from converters.errors import ConvertError
@@ -239,3 +240,33 @@ def test_links_within_the_folder_in_the_hubs_cache_and_in_the_base_model(
     assert hf_files.companions([base], base) == {"vocab.txt": base / "vocab.txt"}
     with pytest.raises(ConvertError, match=r"vocab\.txt: a link to "):
         hf_files.companions([base])
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        ({"AutoModel": "modeling_new.Model", "AutoConfig": "configuration_new.Config"}, True),
+        ({"AutoModel": "owner/name--modeling_new.Model"}, False),
+        ({}, False),
+    ],
+)
+def test_a_model_that_needs_its_code_is_not_copied_without(
+    unpacked: Recorded, tmp_path: Path, code: dict[str, str], refused: bool
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(unpacked.hf, model)
+    edit_json(model / "config.json", architectures=["NewForCausalLM"], auto_map=code)
+    if not refused:
+        merge(model, tmp_path / "out")
+        return
+    told = r"config\.json: auto_map names code \(configuration_new\.py, modeling_new\.py\)"
+    with pytest.raises(ConvertError, match=told):
+        merge(model, tmp_path / "out")
+
+
+def test_code_of_a_tokenizer_is_told(recorded: Recorded, tmp_path: Path) -> None:
+    settings = {"auto_map": {"AutoTokenizer": ["tokenization_new.Slow", None]}}
+    (recorded.actor / "huggingface" / "tokenizer_config.json").write_text(json.dumps(settings))
+    (recorded.actor / "huggingface" / "tokenizer.json").write_text("{}")
+    notes = merge(recorded.run, tmp_path / "out").notes
+    assert [note for note in notes if "names code that is not copied: tokenization_new.py" in note]

@@ -358,7 +358,7 @@ def test_a_kept_adapter_is_written_block_by_block(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(GlobalTensor, "read", whole_in_memory)
     lora_folder.write_adapter(adapter, tmp_path / "adapter", ["x.weight"])
-    lora_folder.check_written(adapter, tmp_path / "adapter")
+    lora_folder.check_written(adapter, tmp_path / "adapter", ["x.weight"])
     written = load_file(tmp_path / "adapter" / lora_folder.WEIGHTS)
     for letter, matrix in matrices.items():
         assert np.array_equal(written[f"base_model.model.x.lora_{letter}.weight"], matrix)

@@ -17,6 +17,8 @@ from merge_helpers import edit_json, load, run_step
 from merge_jobs import Recorded
 from plans import planned
 
+from converters import convert
+from converters.arguments import Options
 from converters.comparing import verify
 from converters.errors import ConvertError
 from converters.hf import hf_model
@@ -331,6 +333,8 @@ import sys
 from pathlib import Path
 from converters import compare
 from converters.hf import hf_model
+from converters import convert
+from converters.arguments import Options
 from converters.comparing import verify
 from converters.planning.steps import whole
 a, b = map(Path, sys.argv[1:])
@@ -356,3 +360,26 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEASURE, str(tmp_path / "a"), str(tmp_path / "b")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(done.stdout.split()[-1]) < 100_000  # kB
+
+
+@pytest.mark.parametrize(
+    "name", ["extra.safetensors", "pytorch_model.bin", "modeling_x.py", "adapter_config.json"]
+)
+def test_what_loaders_may_take_besides_is_told(result: tuple[list[Step], Path], name: str) -> None:
+    steps, out = result
+    (out / name).write_text("{}")
+    with pytest.raises(ConvertError, match=rf"{name} is not of this model"):
+        verify.verify(steps, out)
+
+
+@pytest.mark.parametrize("name", ["README.md", "merge_manifest.json"])
+def test_a_file_of_the_merge_that_is_missing_is_told(
+    result: tuple[list[Step], Path], unpacked: Recorded, name: str
+) -> None:
+    _, out = result
+    options = Options(unpacked.run, out, max_shard_bytes=8_000)
+    conversion = convert.prepare(options)
+    convert.compare(conversion, out, shown=False)
+    (out / name).unlink()
+    with pytest.raises(ConvertError, match=f"{name} is missing"):
+        convert.compare(conversion, out, shown=False)
