@@ -23,6 +23,7 @@ from converters.storage.row_reader import Reader
 from converters.storage.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored
 
 _SHARD = re.compile(r"model_world_size_(\d{1,7})_rank_(\d{1,7})\.pt$")
+CONFIG = "fsdp_config.json"
 _MOST_RANKS = 1_000_000
 # What wrappers of a module put in its parameters' names: FSDP1, torch.compile, activation checkpointing.
 _WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.")
@@ -40,7 +41,7 @@ def shard_files(directory: Path) -> list[Path]:
         match = _SHARD.fullmatch(path.name)
         if match:
             found.setdefault(int(match[1]), {})[int(match[2])] = path
-    config = directory / "fsdp_config.json"
+    config = directory / CONFIG
     if config.is_file():
         world = world_size(config)
     elif len(found) == 1:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from converters.checkpoint import foreign, fsdp, torch_dist
@@ -133,7 +133,7 @@ def _of_run(run: Path, steps: dict[int, Path], step: int | None, backend: str, r
         raise ConvertError(f"{tracker} names step {int(text)}, which is not there. {_name_one(steps)}")
     found, reason = _try(steps[int(text)], backend, role)
     if found is not None:
-        return found
+        return replace(found, notes=(*found.notes, *_newer(steps, int(text), backend, role)))
     others = {n: p for n, p in steps.items() if n != int(text) and _try(p, backend, role)[0] is not None}
     remedy = (
         f"Whole steps here: {_numbers(others)}; take one with --step N."
@@ -143,6 +143,14 @@ def _of_run(run: Path, steps: dict[int, Path], step: int | None, backend: str, r
     raise ConvertError(
         f"{tracker} names step {int(text)}, which cannot be taken:\n  {reason}\n{remedy}"
     ) from reason
+
+
+def _newer(steps: dict[int, Path], taken: int, backend: str, role: str | None) -> Iterator[str]:
+    """A note if a later step than the tracker's is whole: killed before the tracker was written, or copied here."""
+    for number in sorted(steps, reverse=True):
+        if number > taken and _try(steps[number], backend, role)[0] is not None:
+            yield f"step {taken} is taken, as {TRACKER} names it; a newer step {number} is there: --step {number}"
+            return
 
 
 def _check_role(run: Path, steps: dict[int, Path], role: str | None) -> None:
@@ -264,6 +272,8 @@ def _weights(root: Path, role: str | None, backend: str, notes: tuple[str, ...])
         )
     if first.layout == "v2" and not (root / _CONTENTS).is_file():
         notes += (f"{root / _CONTENTS} is missing: the save did not come to its end; only weights are checked",)
+    if first.backend == "fsdp" and not (root / fsdp.CONFIG).is_file():
+        notes += (f"{root / fsdp.CONFIG} is missing: the number of ranks is that in the names of the shards",)
     if first.backend != "hf" and first.huggingface is not None:
         foreign.refuse_vision(first.huggingface / "config.json")
     return Checkpoint(**{**vars(first), "notes": notes})

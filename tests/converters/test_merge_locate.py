@@ -68,6 +68,18 @@ def test_tracker_decides(recorded: Recorded) -> None:
     assert locate(recorded.run).step == 10
 
 
+def test_a_newer_whole_step_is_told(recorded: Recorded) -> None:
+    step = recorded.run / "global_step_3"
+    for number in (1, 10, 12):
+        shutil.copytree(step, recorded.run / f"global_step_{number}")
+    (recorded.run / "global_step_12" / "actor" / "dist_ckpt" / ".metadata").unlink()
+    found = locate(recorded.run)
+    assert found.step == 3
+    assert any("a newer step 10 is there: --step 10" in note for note in found.notes)
+    (recorded.run / TRACKER).write_text("10")
+    assert not any("newer" in note for note in locate(recorded.run).notes)
+
+
 def test_without_a_tracker_the_latest_whole_step(recorded: Recorded) -> None:
     shutil.copytree(recorded.run / "global_step_3", recorded.run / "global_step_10")
     (recorded.run / "global_step_20" / "critic").mkdir(parents=True)
