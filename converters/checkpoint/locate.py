@@ -146,7 +146,7 @@ def _of_run(run: Path, steps: dict[int, Path], step: int | None, backend: str, r
 
 
 def _newer(steps: dict[int, Path], taken: int, backend: str, role: str | None) -> Iterator[str]:
-    """A note if a later step than the tracker's is whole: killed before the tracker was written, or copied here."""
+    """A note if a later step than the tracker's is whole: killed before the tracker was written, or copied."""
     for number in sorted(steps, reverse=True):
         if number > taken and _try(steps[number], backend, role)[0] is not None:
             yield f"step {taken} is taken, as {TRACKER} names it; a newer step {number} is there: --step {number}"
