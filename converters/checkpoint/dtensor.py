@@ -21,6 +21,7 @@ from converters.checkpoint import torch_zip
 from converters.checkpoint.torch_zip import StoredTensor
 from converters.errors import ConvertError
 from converters.pickles.safe_unpickle import Record
+from converters.storage.tensors import DTYPE_BYTES
 
 PLAIN, SHARDED_TENSOR = "plain", "ShardedTensor"
 # Rows [start, stop) of the whole tensor, in the order in which a rank holds them.
@@ -126,6 +127,8 @@ def _sharded_tensor(state: Sequence[Any], name: str, path: Path, rank: int) -> P
     shards, metadata, saved_by = state[0], state[1], _state(state[2])["global_rank"]
     _check_rank(saved_by, rank, path)
     shape, dtype = _sizes(_state(metadata)["size"]), _state(metadata)["tensor_properties"].state[0]
+    if dtype not in DTYPE_BYTES:
+        raise ValueError(f"the type {reprlib.repr(dtype)}")
     pieces = []
     for shard in shards:
         slots = shard.state[1]

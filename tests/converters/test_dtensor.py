@@ -149,3 +149,16 @@ def test_a_mesh_that_no_job_has_is_refused(axis: Any, tmp_path: Path) -> None:
     spec.state["mesh"] = record("DeviceMesh", (), {"_layout": layout, "_coordinate_on_dim": [0]})
     with pytest.raises(ConvertError, match="as an axis of a mesh"):
         dtensor.part(value, "w", tmp_path, 0)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["torch.complex64", [], None, ("F32",)], ids=["complex", "list", "none", "tuple"]
+)
+def test_a_sharded_tensor_without_rows_of_a_type_that_is_none_is_refused(dtype: Any, tmp_path: Path) -> None:
+    properties = record("TensorProperties", (), (dtype,))
+    metadata = record("ShardedTensorMetadata", (), {"size": (0, 3), "tensor_properties": properties})
+    group = record("ProcessGroupState", (), {"global_rank": 0})
+    kind = record("torch.distributed._shard.sharded_tensor.api.ShardedTensor")
+    value = record("rebuild", (None, kind, (), ([], metadata, group)))
+    with pytest.raises(ConvertError, match="w is no tensor that this reader knows"):
+        dtensor.part(value, "w", tmp_path, 0)
