@@ -18,12 +18,12 @@ from converters.checkpoint.locate import Checkpoint, locate, steps_in
 from converters.checkpoint.run_manifest import RUN_MANIFEST
 from converters.comparing.verify import verify
 from converters.errors import ConvertError, listing
-from converters.hf import config_drift, hf_config, hf_files, hf_model, training_config
+from converters.hf import config_drift, hf_config, hf_files, hf_model
 from converters.hf.hf_config import ModelConfig
 from converters.hf.hf_files import write_json
 from converters.lora import adapters, lora_folder
 from converters.lora.adapters import Adapter
-from converters.planning import padding, plan
+from converters.planning import padding, plan, training_config
 from converters.planning.dry_run import DryRun
 from converters.planning.steps import Output, Step, whole
 from converters.storage.tensors import GlobalTensor

@@ -17,8 +17,8 @@ from converters import families
 from converters.errors import ConvertError
 from converters.families import dense
 from converters.families.heads import split_name
-from converters.hf import hf_config, training_config
-from converters.planning import plan
+from converters.hf import hf_config
+from converters.planning import plan, training_config
 from converters.storage.tensors import Chunk, GlobalTensor, Words
 
 CONFIG = {
