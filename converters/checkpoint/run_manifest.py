@@ -141,6 +141,8 @@ def _time(manifest: Mapping[str, Any]) -> float:
 def _with_hashes(manifest: dict[str, Any], hashes: Path) -> dict[str, Any]:
     """The hashes come later than the manifest, in a file of their own: path -> size, mtime, sha256."""
     try:
+        if not hashes.is_file():  # a pipe would be waited for
+            return manifest
         known = _read(hashes)
     except (OSError, ValueError, RecursionError):
         return manifest

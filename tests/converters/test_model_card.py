@@ -74,6 +74,9 @@ def test_what_the_launcher_writes_is_found_and_what_is_private_stays(run: Settin
     described = manifest.read_manifest(run.run_dir)
     data = {"path": described["data"][0]["path"], "size": 4, "mtime": described["data"][0]["mtime"]}
     hashes = {data["path"]: {"size": data["size"], "mtime": data["mtime"], "sha256": "cd" * 32}}
+    os.mkfifo(run.run_dir / HASHES)
+    assert "data" not in run_manifest.find(_actor(run))[0]
+    (run.run_dir / HASHES).unlink()
     (run.run_dir / HASHES).write_text(json.dumps(hashes))
     told, notes = run_manifest.find(_actor(run))
     assert notes == []
