@@ -104,6 +104,7 @@ def prepare(options: Options) -> Conversion:
         steps = _converted(steps, options.dtype, model, path)
     config, changes = model.adapted(raw) if model else (raw, [])
     outputs = [output for step in steps for output in step.outputs]
+    _refuse_names(outputs, found.weights)
     config, more = config_drift.adjusted(
         config,
         max(outputs, key=lambda output: output.nbytes).dtype,
@@ -309,6 +310,13 @@ def _tokenizer_code(files: Mapping[str, Path]) -> list[str]:
     code = hf_files.code_files(path) if path is not None else []
     told = f"{hf_files.TOKENIZER_CONFIG} names code that is not copied: {', '.join(code)}"
     return [f"{told}; copy it yourself if you trust it"] if code else []
+
+
+def _refuse_names(outputs: Sequence[Output], where: Path) -> None:
+    """Readers of safetensors want names in UTF-8."""
+    problems = [ascii(o.name) for o in outputs if o.name != o.name.encode(errors="replace").decode()]
+    if problems:
+        raise listing(f"{where}: names of tensors that are no text", problems, "Save the checkpoint again.")
 
 
 def _check_asserted(options: Options, raw: Mapping[str, Any], model: ModelConfig | None, path: Path) -> None:

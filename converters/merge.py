@@ -26,7 +26,7 @@ from converters import arguments, convert
 from converters.arguments import Command, Options
 from converters.convert import Conversion
 from converters.errors import ConvertError
-from converters.printing import escaped
+from converters.printing import escaped, put, tell
 from converters.writing.earlier_result import MANIFEST
 
 
@@ -63,7 +63,7 @@ def _run(command: Command) -> int:
     conversion = convert.prepare(options)
     if command.dry_run:
         planned = convert.dry_run(conversion, options)
-        print(json.dumps(planned.as_json(), indent=2) if command.json else planned.as_text())
+        put(json.dumps(planned.as_json(), indent=2) if command.json else planned.as_text(), "converters.merge")
         return 0
     for note in (*command.notes, *conversion.notes):
         _tell("note", note)
@@ -75,7 +75,7 @@ def _run(command: Command) -> int:
         convert.write(conversion, options, shown=shown)
     seconds = time.monotonic() - begin
     if command.json:
-        print(json.dumps(_report(command, conversion, not there, seconds), indent=2))
+        tell(json.dumps(_report(command, conversion, not there, seconds), indent=2), sys.stdout)
         return 0
     found = conversion.found
     lines = [
@@ -87,13 +87,13 @@ def _run(command: Command) -> int:
         lines.append(
             f"verified: all {len(conversion.outputs)} tensors are what the checkpoint holds, byte for byte"
         )
-    print(escaped("\n".join(lines)))
+    tell(escaped("\n".join(lines)), sys.stdout)
     return 0
 
 
 def _tell(kind: str, text: str) -> None:
     """A line to standard error; names and values in it may come out of a checkpoint."""
-    print(escaped(f"converters.merge: {kind}: {text}"), file=sys.stderr)
+    tell(escaped(f"converters.merge: {kind}: {text}"), sys.stderr)
 
 
 def _report(command: Command, conversion: Conversion, written: bool, seconds: float) -> dict[str, object]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
+from typing import TextIO
 
 
 def escaped(text: str) -> str:
@@ -23,7 +25,7 @@ def put(text: str, command: str) -> None:
         SystemExit: 141 for a closed pipe, as of a program that SIGPIPE ended; 1, with a message, else.
     """
     try:
-        print(text, flush=True)
+        print(_encodable(text, sys.stdout), flush=True)
     except OSError as error:
         # The rest of it is still in the buffer, for which Python tries again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -31,6 +33,27 @@ def put(text: str, command: str) -> None:
             raise SystemExit(141) from error
         print(f"{command}: error: standard output: {error}", file=sys.stderr)
         raise SystemExit(1) from error
+
+
+def tell(text: str, stream: TextIO | None) -> None:
+    """Write a line about a result that is there without it: where it cannot be written, it is dropped.
+
+    Args:
+        stream: None: closed when the process began (`print` would take standard output in its place).
+    """
+    if stream is None:
+        return
+    try:
+        print(_encodable(text, stream), file=stream, flush=True)
+    except (OSError, ValueError):  # full, a closed pipe; closed
+        with suppress(OSError, ValueError):
+            # Python tries again at its end, and would change the exit code.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _encodable(text: str, stream: TextIO | None) -> str:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def size(count: int) -> str:

@@ -171,7 +171,12 @@ def copy(files: dict[str, Path], directory: Path) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """A JSON file as transformers writes it, flushed to disk."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold and UTF-8 cannot
+        data = json.dumps(value, indent=2).encode()
+    with path.open("wb") as file:
+        file.write(data + b"\n")
         file.flush()
         os.fsync(file.fileno())

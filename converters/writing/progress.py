@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from threading import Lock
 from types import TracebackType
 from typing import Any, TextIO
+
+from converters.printing import tell
 
 _EVERY_S = 10.0
 
@@ -41,7 +44,8 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
-            self._bar.close()
+            with suppress(OSError):
+                self._bar.close()
 
     def __call__(self, count: int) -> None:
         """So many bytes more."""
@@ -49,10 +53,13 @@ class Progress:
             self.bytes += count
             now = time.monotonic()
             if self._bar is not None:
-                self._bar.update(count)
+                try:
+                    self._bar.update(count)
+                except OSError:  # the terminal is gone
+                    self._bar, self._shown = None, False
             elif self._shown and now - self._told >= _EVERY_S:
                 self._told = now
-                print(self._line(now - self._begun), file=self._stream, flush=True)
+                tell(self._line(now - self._begun), self._stream)
 
     def _line(self, seconds: float) -> str:
         """Share, rate and time left after `seconds`."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from converters.errors import ConvertError
+from converters.printing import escaped, tell
 from converters.writing import journal as journals
 from converters.writing.earlier_result import refuse_foreign, refuse_overlap
 from converters.writing.journal import Journal
@@ -79,7 +80,7 @@ def target(
         except (KeyboardInterrupt, SystemExit):
             if journal.in_place:
                 told = f"stopped; {partial} is kept: --resume goes on from there"
-                print(f"converters.merge: {told}", file=sys.stderr)
+                _tell(told)
             raise
         except BaseException as error:
             written = _allocated(partial)
@@ -122,7 +123,11 @@ def _tidy(out: Path, old: Path | None) -> None:
         if old is not None:
             _remove(old, out)
     except OSError as error:
-        print(f"converters.merge: {out} is whole; not removed: {error}", file=sys.stderr)
+        _tell(f"{out} is whole; not removed: {error}")
+
+
+def _tell(text: str) -> None:
+    tell(escaped(f"converters.merge: {text}"), sys.stderr)
 
 
 def _partial(out: Path) -> Path:
@@ -152,7 +157,7 @@ def _clear(out: Path) -> None:
         taken = out.exists() and any(out.iterdir())
         if match["kind"] == "old" and not match["removed"] and not taken:
             path.rename(out)
-            print(f"converters.merge: {out}: put back, a merge was killed while it replaced it", file=sys.stderr)
+            _tell(f"{out}: put back, a merge was killed while it replaced it")
         else:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -202,7 +207,7 @@ def _claimed(out: Path, plan: str, need_bytes: int, resume: bool, force: bool) -
                 if resume and not force:
                     raise ConvertError(f"{other} Start without --resume, or with --force too, to begin anew.")
                 if resume:
-                    print(f"converters.merge: {other} It is removed; begun anew.", file=sys.stderr)
+                    _tell(f"{other} It is removed; begun anew.")
                 _remove(partial, out)
             except BaseException:
                 left.close()

@@ -18,6 +18,9 @@ from converters.errors import ConvertError
 from converters.hf import hf_files
 from converters.merge import main, merge
 
+ROOT = Path(__file__).parents[2]
+_COMMAND = f"{sys.executable} -m converters.merge"
+
 
 def test_arguments_of_verls_merger(unpacked: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["merge", "--backend", "megatron", "--use_cpu_initialization", f"--local-dir={unpacked.actor}"]
@@ -270,3 +273,71 @@ def test_code_of_a_tokenizer_is_told(recorded: Recorded, tmp_path: Path) -> None
     (recorded.actor / "huggingface" / "tokenizer.json").write_text("{}")
     notes = merge(recorded.run, tmp_path / "out").notes
     assert [note for note in notes if "names code that is not copied: tokenization_new.py" in note]
+
+
+def test_names_that_are_not_utf8(unpacked: Recorded, tmp_path: Path) -> None:
+    """Of the folders, in config.json, in what is printed; as a process, whose streams are strict."""
+    checkpoint = tmp_path / os.fsdecode(b"actor\xff\xc3\xa9")
+    shutil.copytree(unpacked.actor, checkpoint)
+    edit_json(
+        checkpoint / "huggingface" / "config.json", torch_dtype="float32", note="\ud83d", _name_or_path="a/\ud83d"
+    )
+    for number, options in enumerate([[], ["--dry-run"]]):
+        out = tmp_path / os.fsdecode(b"out\xff\xc3\xa9%d" % number)
+        command = [
+            sys.executable,
+            "-m",
+            "converters.merge",
+            "--local_dir",
+            checkpoint,
+            "--target_dir",
+            out,
+            *options,
+        ]
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+        assert "out" in done.stdout
+        assert out.exists() != ("--dry-run" in options)
+    written = json.loads((tmp_path / os.fsdecode(b"out\xff\xc3\xa90") / "config.json").read_text())
+    assert written["note"] == "\ud83d"
+
+
+def test_a_tensor_whose_name_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"architectures": ["Other"]}')
+    head = json.dumps({"a\ud83d": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (model / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(4))
+    assert main(["--local_dir", str(model), "--target_dir", str(tmp_path / "out")]) == 1
+    assert "a\\ud83d" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        ("--json", ">/dev/full 2>/dev/full"),
+        ("", ">&- 2>&-"),
+        ("", "| true"),
+        ("--json", "2>&1 | true"),
+        ("--json", "2>&-"),
+    ],
+)
+def test_a_whole_result_is_told_by_the_exit_code(
+    unpacked: Recorded, tmp_path: Path, how: str, options: str
+) -> None:
+    out = tmp_path / "out"
+    command = f"{_COMMAND} --trust-remote-code {options} --local_dir {unpacked.run} --target_dir {out}"
+    script = f"set -o pipefail; {command} {how}"
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Error" in done.stderr) == (0, False)
+    assert (out / "config.json").is_file()
+    if how == "2>&-":
+        assert json.loads(done.stdout)["written"] is True
+
+
+def test_a_plan_that_nobody_can_read_is_an_error(unpacked: Recorded, tmp_path: Path) -> None:
+    script = f"{_COMMAND} --dry-run --local_dir {unpacked.run} --target_dir {tmp_path / 'out'} >/dev/full"
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
