@@ -27,11 +27,10 @@ from converters.planning import padding, plan, training_config
 from converters.planning.dry_run import DryRun
 from converters.planning.steps import Output, Step, whole
 from converters.storage.tensors import GlobalTensor
-from converters.writing import earlier_result, journal, run_plan
+from converters.writing import earlier_result, journal, run_plan, target_folder
 from converters.writing.hf_writer import SafetensorsWriter
 from converters.writing.model_card import CARD, model_card
 from converters.writing.progress import Progress
-from converters.writing.target_folder import target
 
 _ADAPTER = "lora_adapter"
 _FLOATS = ("F64", "F32", "BF16", "F16")
@@ -141,7 +140,7 @@ def write(conversion: Conversion, options: Options, *, shown: bool = True) -> No
     outputs, workers = conversion.outputs, options.workers or run_plan.default_workers()
     begun_as = journal.digest(conversion.steps, conversion.sources, shard=options.max_shard_bytes)
     with (
-        target(
+        target_folder.target(
             options.target_dir, conversion.total_bytes, begun_as,
             force=options.force, resume=options.resume,
             trees=_trees(conversion.found, options), files=_read(conversion),
@@ -233,7 +232,13 @@ def compare(conversion: Conversion, folder: Path, workers: int | None = None, *,
 
 
 def dry_run(conversion: Conversion, options: Options) -> DryRun:
-    """What `write` would do."""
+    """What `write` would do; why it could not is a note."""
+    notes = list(conversion.notes)
+    try:
+        trees, files = _trees(conversion.found, options), _read(conversion)
+        target_folder.check(options.target_dir, force=options.force, trees=trees, files=files)
+    except (ConvertError, OSError) as error:
+        notes.append(f"the merge would be refused: {error}")
     return DryRun(
         conversion.found,
         conversion.steps,
@@ -241,7 +246,7 @@ def dry_run(conversion: Conversion, options: Options) -> DryRun:
         conversion.files,
         options.target_dir,
         options.max_shard_bytes,
-        conversion.notes,
+        tuple(notes),
     )
 
 

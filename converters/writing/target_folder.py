@@ -97,6 +97,25 @@ def target(
         journal.close()
 
 
+def check(
+    out: Path,
+    *,
+    force: bool = False,
+    trees: Sequence[Path] = (),
+    files: Iterable[Path] = (),
+) -> None:
+    """What `target` says of `out` before it writes anything; nothing is changed.
+
+    Raises:
+        ConvertError: as `target`, but for what only writing shows.
+    """
+    out = out.absolute()
+    refuse_overlap(out, trees, files)
+    _check_kind(out)
+    if _taken(out) and not force:
+        raise _there(out)
+
+
 def _rename(partial: Path, out: Path, old: Path | None) -> None:
     """`partial` becomes `out`, and `out` becomes `old`; after an error or a signal both have their names again."""
     made = partial.stat()
@@ -174,9 +193,8 @@ def _check_kind(out: Path) -> None:
 
 def _check_free(out: Path, force: bool, resume: bool) -> bool:
     """Whether `out` holds an earlier merge to replace."""
-    if not out.exists() or not any(out.iterdir()):
+    if not _taken(out):
         return False
-    refuse_foreign(out)
     if force:
         return True
     with suppress(OSError):  # its writer may have been killed just before the end
@@ -186,7 +204,19 @@ def _check_free(out: Path, force: bool, resume: bool) -> bool:
             f"{out}: is whole, there is nothing to resume. Leave --resume out: --verify compares it with the "
             "checkpoint, --force replaces it."
         )
-    raise ConvertError(f"{out}: holds the result of an earlier merge. Add --force to replace it.")
+    raise _there(out)
+
+
+def _taken(out: Path) -> bool:
+    """Whether an earlier result is there; what no merge wrote is an error."""
+    if not out.exists() or not any(out.iterdir()):
+        return False
+    refuse_foreign(out)
+    return True
+
+
+def _there(out: Path) -> ConvertError:
+    return ConvertError(f"{out}: holds the result of an earlier merge. Add --force to replace it.")
 
 
 def _claimed(out: Path, plan: str, need_bytes: int, resume: bool, force: bool) -> Journal:

@@ -17,6 +17,7 @@ from merge_jobs import Recorded
 from converters.errors import ConvertError
 from converters.hf import hf_files
 from converters.merge import main, merge
+from converters.writing.earlier_result import MANIFEST
 
 ROOT = Path(__file__).parents[2]
 _COMMAND = f"{sys.executable} -m converters.merge"
@@ -341,3 +342,34 @@ def test_a_plan_that_nobody_can_read_is_an_error(unpacked: Recorded, tmp_path: P
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "No space left" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("foreign", "holds what no merge wrote"),
+        ("earlier", "Add --force"),
+        ("full", "not made by this command"),
+        ("file", "is no folder"),
+        ("run/out", "lies in the checkpoint"),
+        ("new", None),
+    ],
+)
+def test_a_dry_run_tells_that_the_target_is_taken(
+    recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str, told: str | None
+) -> None:
+    (tmp_path / "file").touch()
+    for name in ("foreign", "earlier", "full"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch()
+    (tmp_path / "earlier" / "mine").unlink()
+    for name in ("foreign", "earlier"):
+        (tmp_path / name / MANIFEST).write_text('{"made_by": "converters.merge", "files": []}')
+    before = snapshot(tmp_path)
+    assert (
+        main(["--local_dir", str(recorded.run), "--target_dir", str(tmp_path / where), "--dry-run", "--json"]) == 0
+    )
+    refused = [note for note in json.loads(capsys.readouterr().out)["notes"] if "would be refused" in note]
+    assert len(refused) == (told is not None)
+    assert told is None or told in refused[0]
+    assert snapshot(tmp_path) == before
