@@ -246,7 +246,10 @@ def architecture(path: Path) -> str:
 def _agreed(name: str, raw: Mapping[str, Any], path: Path) -> str:
     """`name`, an entry of `architectures`; transformers' AutoModel goes by `model_type` alone."""
     kind = raw.get("model_type")
-    if kind is not None and not name.lower().startswith(str(kind).replace("_", "").lower() + "for"):
+    stem = str(kind).replace("_", "").lower()
+    # verl has no Megatron model for Mistral; with this name it trains it as the Llama that it is.
+    trained_as_llama = (kind, name) == ("mistral", "LlamaForCausalLM")
+    if kind is not None and not name.lower().startswith(stem + "for") and not trained_as_llama:
         raise ConvertError(
             f"{path}: model_type is {reprlib.repr(kind)} and architectures {name}: not one model. {_WRONG}"
         )

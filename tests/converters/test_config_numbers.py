@@ -66,3 +66,9 @@ def test_numbers_of_no_model(tmp_path: Path, changes: dict[str, object], match: 
     with pytest.raises(ConvertError, match=match) as caught:
         hf_config.read(path, families.FAMILIES["Qwen3MoeForCausalLM"].config)
     assert len(str(caught.value)) < 400
+
+
+def test_mistral_trained_as_llama(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIG, "architectures": ["LlamaForCausalLM"], "model_type": "mistral"}))
+    assert hf_config.read(path).architecture == "LlamaForCausalLM"
