@@ -75,10 +75,10 @@ def parse(argv: Sequence[str]) -> Command:
     """The command of `argv`; ends the process with code 2 for what is no command, with 0 after --help."""
     parser = _parser()
     args = parser.parse_args([_dashed(argument) for argument in argv])
-    if args.hf_upload_path or args.private:
+    if args.hf_upload_path is not None:
         parser.error(
-            "--hf_upload_path, --private: nothing is uploaded from here. Upload OUT with the hub's own tool, "
-            "where the token stays."
+            "--hf_upload_path: nothing is uploaded from here. Upload OUT with the hub's own tool, where the token "
+            "stays."
         )
     if args.dry_run and (args.verify or args.resume):
         parser.error("--dry-run writes and compares nothing: leave out --verify and --resume")
@@ -116,13 +116,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("operation", nargs="?", choices=["merge"], help="accepted, as verl.model_merger takes it")
-    add("--local-dir", type=Path, required=True, metavar="CKPT",
+    add("--local-dir", type=_folder, required=True, metavar="CKPT",
         help="run folder (latest step), global_step_N, actor, critic, dist_ckpt, Hugging Face folder")  # fmt: skip
-    add("--target-dir", type=Path, required=True, metavar="OUT", help="appears when all of it is on disk")
+    add("--target-dir", type=_folder, required=True, metavar="OUT", help="appears when all of it is on disk")
     add("--backend", choices=BACKENDS, default="auto", help="default: what is there, shards before a copy of them")
     add("--role", choices=ROLES, help="of a step that has both (default: actor)")
     add("--step", type=_natural, metavar="N", help="step of a run folder")
-    add("--base-model", type=Path, metavar="DIR",
+    add("--base-model", type=_folder, metavar="DIR",
         help="Hugging Face folder: config.json, tokenizer and weights that the checkpoint lacks")  # fmt: skip
     add("--dtype", choices=DTYPES, help="type to write (default: as trained), rounded to nearest even")
     add("--lora", choices=["merge", "keep"], default="merge",
@@ -136,7 +136,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="threads that read and write (default: by the processors, at most 4)",
     )
-    add("--resume", action="store_true", help="go on from what a stopped merge left; what is there is checked")
+    add("--resume", action="store_true",
+        help="go on from what a stopped merge left; with --force, begin anew where that does not fit")  # fmt: skip
     add("--force", action="store_true", help="replace the result of an earlier merge")
     add("--verify", action="store_true",
         help="read both sides again and compare every tensor; only that, where OUT is there already")  # fmt: skip
@@ -151,8 +152,15 @@ def _parser() -> argparse.ArgumentParser:
     verl.add_argument("--use-cpu-initialization", action="store_true", help="no effect: nothing is initialized")
     verl.add_argument("--trust-remote-code", action="store_true", help="no effect: nothing is executed")
     verl.add_argument("--hf-upload-path", metavar="ID", help="refused: upload OUT with the hub's own tool")
-    verl.add_argument("--private", action="store_true", help="refused with --hf-upload-path")
+    verl.add_argument("--private", action="store_true", help="no effect without --hf-upload-path")
     return parser
+
+
+def _folder(text: str) -> Path:
+    """An empty variable of a script is not the folder that it runs in."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name; write . for the folder that you are in")
+    return Path(text)
 
 
 def _natural(text: str) -> int:
@@ -179,6 +187,8 @@ def _positive(text: str) -> float:
 
 def _size(text: str) -> int:
     try:
+        if not text.isascii():  # int takes the digits of every script
+            raise ValueError(f"{text!r} is no size; write 5GB, 500MiB or a number of bytes")
         return parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,8 +99,11 @@ def prepare(options: Options) -> Conversion:
         notes.append(f"{adapter.summary}: merged")
     elif adapter is not None:
         notes.append(f"{adapter.summary}: kept in {_ADAPTER}")
+    else:
+        notes += _without_adapter(options)
     if options.dtype is not None:
         steps = _converted(steps, options.dtype, model, path)
+        notes += _not_converted(steps, options.dtype)
     config, changes = model.adapted(raw) if model else (raw, [])
     outputs = [output for step in steps for output in step.outputs]
     _refuse_names(outputs, found.weights)
@@ -120,7 +123,7 @@ def prepare(options: Options) -> Conversion:
     notes += config_drift.drift(config, files, base)
     if not hf_files.has_tokenizer(files):
         notes.append("no tokenizer in the checkpoint or in --base_model: the output has none")
-    notes += _tokenizer_code(files)
+    notes += hf_files.tokenizer_code(files)
     run, unread = run_manifest.find(found.root)
     kept = adapter if options.lora == "keep" else None
     sources = _sources(found, adapter, options.base_model)
@@ -180,7 +183,7 @@ def _describe(conversion: Conversion, options: Options, folder: Path) -> None:
     if conversion.run:
         write_json(folder / RUN_MANIFEST, conversion.run)
     made: dict[str, object] = {
-        "source": _below_the_run(found.root),
+        "source": earlier_result.below_the_run(found.root),
         "step": found.step,
         "role": found.role,
         "backend": found.backend,
@@ -203,13 +206,6 @@ def _trees(found: Checkpoint, options: Options) -> list[Path]:
 
 def _read(conversion: Conversion) -> list[Path]:
     return [*conversion.sources, *conversion.files.values(), conversion.config_path]
-
-
-def _below_the_run(root: Path) -> str:
-    """`global_step_7/actor`; without a step in the path the last folder's name."""
-    parts = root.absolute().parts
-    steps = [place for place, part in enumerate(parts) if re.fullmatch(r"global_step_\d+", part)]
-    return "/".join(parts[steps[-1] if steps else -1 :])
 
 
 def compare(conversion: Conversion, folder: Path, workers: int | None = None, *, shown: bool = True) -> None:
@@ -310,11 +306,17 @@ def _plan(
     return make(tensors, family, config), config, notes
 
 
-def _tokenizer_code(files: Mapping[str, Path]) -> list[str]:
-    path = files.get(hf_files.TOKENIZER_CONFIG)
-    code = hf_files.code_files(path) if path is not None else []
-    told = f"{hf_files.TOKENIZER_CONFIG} names code that is not copied: {', '.join(code)}"
-    return [f"{told}; copy it yourself if you trust it"] if code else []
+def _without_adapter(options: Options) -> list[str]:
+    given = [("--lora keep", options.lora == "keep"), ("--lora-alpha", options.lora_alpha is not None)]
+    return [
+        f"{option} has no effect: no LoRA adapter is in the checkpoint" for option, is_given in given if is_given
+    ]
+
+
+def _not_converted(steps: Sequence[Step], dtype: str) -> list[str]:
+    """Quantized weights: their scales are other tensors, so that no type can be changed alone."""
+    kept = Counter(o.dtype for step in steps for o in step.outputs if o.dtype.startswith(("F8", "F4", "F6")))
+    return [f"--dtype: {stored} stays as it is, not {dtype} (tensors: {n})" for stored, n in sorted(kept.items())]
 
 
 def _refuse_names(outputs: Sequence[Output], where: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from converters.errors import ConvertError, listing
@@ -138,6 +138,14 @@ def code_files(path: Path) -> list[str]:
     values = list(named.values()) if isinstance(named, dict) else [named]
     flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
     return sorted({f"{one.split('.')[0]}.py" for one in flat if isinstance(one, str) and one and "--" not in one})
+
+
+def tokenizer_code(files: Mapping[str, Path]) -> list[str]:
+    """A note, if the tokenizer needs code: it is not copied."""
+    path = files.get(TOKENIZER_CONFIG)
+    code = code_files(path) if path is not None else []
+    told = f"{TOKENIZER_CONFIG} names code that is not copied: {', '.join(code)}"
+    return [f"{told}; copy it yourself if you trust it"] if code else []
 
 
 def _damage(path: Path) -> str | None:

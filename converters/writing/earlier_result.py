@@ -60,6 +60,13 @@ def run_tree(root: Path) -> Path:
     return root
 
 
+def below_the_run(root: Path) -> str:
+    """`global_step_7/actor`; without a step in the path the last folder's name."""
+    parts = root.absolute().parts
+    steps = [place for place, part in enumerate(parts) if _STEP.fullmatch(part)]
+    return "/".join(parts[steps[-1] if steps else -1 :])
+
+
 def refuse_foreign(out: Path) -> None:
     """Everything in `out` was written by a merge.
 

@@ -36,7 +36,10 @@ def test_arguments_of_verls_merger(unpacked: Recorded, tmp_path: Path, capsys: p
     ("arguments", "match"),
     [
         (["--hf_upload_path", "me/model"], "uploaded"),
-        (["--private"], "uploaded"),
+        (["--hf-upload-path", ""], "uploaded"),
+        (["--target-dir", ""], "an empty name"),
+        (["--base-model="], "an empty name"),
+        (["--max-shard-size", "\u0665GB"], "is no size"),
         (["--backend", "zarr"], "invalid choice"),
         (["--max-shard-size", "big"], "is no size"),
         (["--step", "x"], "is no step number"),
@@ -373,3 +376,35 @@ def test_a_dry_run_tells_that_the_target_is_taken(
     assert len(refused) == (told is not None)
     assert told is None or told in refused[0]
     assert snapshot(tmp_path) == before
+
+
+def test_options_without_effect_are_told(
+    unpacked: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--local_dir", str(unpacked.run), "--target_dir", str(tmp_path / "out"), "--private"]
+    assert main([*arguments, "--lora", "keep", "--lora-alpha", "3", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "note: --lora keep has no effect: no LoRA adapter" in told
+    assert "note: --lora-alpha has no effect: no LoRA adapter" in told
+
+
+def test_quantized_weights_that_keep_their_type_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"architectures": ["Other"]}')
+    weights = {
+        "a": torch.zeros(2, dtype=torch.float8_e4m3fn),
+        "b": torch.zeros(2),
+        "c": torch.zeros(2, dtype=torch.int8),
+    }
+    save_file(weights, model / "model.safetensors")
+    arguments = ["--local_dir", str(model), "--target_dir", str(tmp_path / "out"), "--dry-run"]
+    assert main([*arguments, "--dtype", "bfloat16"]) == 0
+    assert "note: --dtype: F8_E4M3 stays as it is, not BF16 (tensors: 1)" in capsys.readouterr().out
+    assert main(arguments) == 0
+    assert "--dtype" not in capsys.readouterr().out
