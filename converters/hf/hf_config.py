@@ -17,6 +17,9 @@ _MOST_LAYERS, _MOST_HEADS, _MOST_EXPERTS = 10_000, 100_000, 200_000
 _MOST = 2**40
 _WRONG = "Correct config.json, or give the right --base_model."
 
+# verl has no Megatron model for Mistral: as Llama, which it is, it can be trained. Kimi K2 is published like this.
+_ALSO = {"mistral": "LlamaForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM"}
+
 
 class Change(NamedTuple):
     """What the output's config.json must say otherwise; None leaves the key out."""
@@ -247,9 +250,7 @@ def _agreed(name: str, raw: Mapping[str, Any], path: Path) -> str:
     """`name`, an entry of `architectures`; transformers' AutoModel goes by `model_type` alone."""
     kind = raw.get("model_type")
     stem = str(kind).replace("_", "").lower()
-    # verl has no Megatron model for Mistral; with this name it trains it as the Llama that it is.
-    trained_as_llama = (kind, name) == ("mistral", "LlamaForCausalLM")
-    if kind is not None and not name.lower().startswith(stem + "for") and not trained_as_llama:
+    if kind is not None and not name.lower().startswith(stem + "for") and _ALSO.get(str(kind)) != name:
         raise ConvertError(
             f"{path}: model_type is {reprlib.repr(kind)} and architectures {name}: not one model. {_WRONG}"
         )

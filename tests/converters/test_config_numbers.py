@@ -68,7 +68,11 @@ def test_numbers_of_no_model(tmp_path: Path, changes: dict[str, object], match: 
     assert len(str(caught.value)) < 400
 
 
-def test_mistral_trained_as_llama(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("mistral", "LlamaForCausalLM"), ("kimi_k2", "DeepseekV3ForCausalLM"), (None, "XForCausalLM")],
+)
+def test_types_that_go_by_another_architecture(tmp_path: Path, kind: str | None, name: str) -> None:
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**CONFIG, "architectures": ["LlamaForCausalLM"], "model_type": "mistral"}))
-    assert hf_config.read(path).architecture == "LlamaForCausalLM"
+    path.write_text(json.dumps({**CONFIG, "architectures": [name], "model_type": kind}))
+    assert hf_config.read(path).architecture == name
