@@ -22,6 +22,10 @@ from typing import Any
 # numpy starts a thread for each processor, which spins for a tenth of a second; steps have threads of their own.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Nothing is there to keep while modules are imported, and no traceback to read.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+
 from converters import arguments, convert
 from converters.arguments import Command, Options
 from converters.convert import Conversion
@@ -121,5 +125,7 @@ def _end(signum: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as of a job in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _end)  # what is written is kept for --resume on the way out
     raise SystemExit(main())

@@ -408,3 +408,18 @@ def test_quantized_weights_that_keep_their_type_are_told(
     assert "note: --dtype: F8_E4M3 stays as it is, not BF16 (tensors: 1)" in capsys.readouterr().out
     assert main(arguments) == 0
     assert "--dtype" not in capsys.readouterr().out
+
+
+def test_interrupted_while_it_begins(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text(
+        "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "converters.merge", "--help"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
