@@ -199,9 +199,9 @@ def _describe(conversion: Conversion, options: Options, folder: Path) -> None:
 
 def _trees(found: Checkpoint, options: Options) -> list[Path]:
     """Folders that are read. The folder of a job may hold the target beside that of its checkpoints."""
-    given = options.local_dir if steps_in(options.local_dir) else None
+    given = None if steps_in(options.local_dir / "checkpoints") else options.local_dir
     folders = (given, found.root, found.weights, found.adapter, options.base_model)
-    return [earlier_result.run_tree(found.root), *(folder for folder in folders if folder is not None)]
+    return [folder for folder in folders if folder is not None]
 
 
 def _read(conversion: Conversion) -> list[Path]:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from converters.checkpoint.locate import TRACKER
 from converters.errors import ConvertError
 from converters.hf import hf_files
 from converters.json_file import read_json
@@ -48,16 +47,6 @@ def refuse_overlap(out: Path, trees: Sequence[Path], files: Iterable[Path] = ())
     for path in files:
         if path.resolve().is_relative_to(target):
             raise ConvertError(f"{out}: {path} lies in it, which is read. Choose another target.")
-
-
-def run_tree(root: Path) -> Path:
-    """The folder with verl's tracker that a checkpoint lies in, else its step, else `root`."""
-    root = root.absolute()
-    for folder in (root, *root.parents):
-        if _STEP.fullmatch(folder.name):
-            # os.path: a folder above that cannot be read has none for us.
-            return folder.parent if os.path.isfile(folder.parent / TRACKER) else folder  # noqa: PTH113
-    return root
 
 
 def below_the_run(root: Path) -> str:

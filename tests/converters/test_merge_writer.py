@@ -144,14 +144,27 @@ def test_a_record_of_something_else_is_none(tmp_path: Path, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["hf", "global_step_3", "global_step_3/merged", "global_step_3/actor/huggingface/x"]
+    ("given", "place"),
+    [
+        ("", "hf"),
+        ("", "global_step_3/merged"),
+        ("global_step_3", "global_step_3/merged"),
+        ("global_step_3/actor", "global_step_3/actor/huggingface/x"),
+        ("global_step_3/actor/dist_ckpt", "global_step_3/actor/dist_ckpt/x"),
+    ],
 )
-@pytest.mark.parametrize("given", ["", "global_step_3", "global_step_3/actor/dist_ckpt"])
-def test_target_in_the_checkpoint_is_refused(unpacked: Recorded, place: str, given: str) -> None:
+def test_target_in_the_checkpoint_is_refused(unpacked: Recorded, given: str, place: str) -> None:
     before = snapshot(unpacked.run)
     with pytest.raises(ConvertError, match="lies in the checkpoint"):
         merge(unpacked.run / given, unpacked.run / place)
     assert snapshot(unpacked.run) == before
+
+
+@pytest.mark.parametrize("place", ["hf", "global_step_3/merged"])
+def test_target_beside_what_was_given(recorded: Recorded, place: str) -> None:
+    """As scripts for verl's own merger do it."""
+    merge(recorded.actor, recorded.run / place)
+    assert_same_tensors(recorded.hf, recorded.run / place)
 
 
 @pytest.mark.parametrize("given", ["", "checkpoints", "checkpoints/global_step_3"])
@@ -160,8 +173,7 @@ def test_the_target_of_a_job_is_beside_its_checkpoints(recorded: Recorded, tmp_p
     job.mkdir()
     recorded.run.rename(job / "checkpoints")
     merge(job / given, job / "hf_model")
-    with pytest.raises(ConvertError, match="lies in the checkpoint"):
-        merge(job / given, job / "checkpoints" / "merged")
+    assert_same_tensors(recorded.hf, job / "hf_model")
 
 
 def test_a_folder_that_somebody_keeps_a_step_in_is_no_run(recorded: Recorded, tmp_path: Path) -> None:
