@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import merge_models
 import pytest
 from merge_jobs import JOBS, JOBS_061, RECORDED, Recorded
+from torchrun import once, torchrun
 
 HERE = Path(__file__).parent
 
@@ -21,21 +21,29 @@ HERE = Path(__file__).parent
 @pytest.fixture(scope="session")
 def hf_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Name in merge_models.MODELS -> Hugging Face folder."""
-    root = tmp_path_factory.mktemp("hf")
-    return {name: merge_models.make(name, root / name) for name in merge_models.MODELS}
+
+    def make(root: Path) -> None:
+        for name in merge_models.MODELS:
+            merge_models.make(name, root / name)
+
+    root = once(tmp_path_factory, "hf", make)
+    return {name: root / name for name in merge_models.MODELS}
 
 
 @pytest.fixture(scope="session")
 def written(hf_models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Name in JOBS -> actor folder, written by verl 0.9.1 and megatron-core on gloo."""
-    root = tmp_path_factory.mktemp("written")
-    for ranks in (1, 2):
-        jobs = [
-            {**job, "hf": str(hf_models[name.rsplit("-", 1)[0]]), "out": str(root / name / "actor")}
-            for name, (count, job) in JOBS.items()
-            if count == ranks
-        ]
-        _write(sys.executable, ranks, jobs, root / f"jobs{ranks}.json")
+
+    def make(root: Path) -> None:
+        for ranks in (1, 2):
+            jobs = [
+                {**job, "hf": str(hf_models[name.rsplit("-", 1)[0]]), "out": str(root / name / "actor")}
+                for name, (count, job) in JOBS.items()
+                if count == ranks
+            ]
+            _write(sys.executable, ranks, jobs, root / f"jobs{ranks}.json")
+
+    root = once(tmp_path_factory, "written", make)
     return {name: root / name / "actor" for name in JOBS}
 
 
@@ -45,37 +53,24 @@ def written_by_061(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = Path(os.environ.get("VERL061_PYTHON") or HERE.parents[1] / ".envs/verl-0.6.1/bin/python")
     if not python.is_file():
         pytest.fail(f"{python} does not exist: run `make env-061`, or set VERL061_PYTHON to such a Python")
-    root = tmp_path_factory.mktemp("written-0.6.1")
-    models = dict.fromkeys(name.rsplit("-", 1)[0] for name in JOBS_061)
-    jobs = [
-        *({"kind": "model", "name": name, "out": str(root / "hf" / name)} for name in models),
-        *(
-            {**job, "hf": str(root / "hf" / name.rsplit("-", 1)[0]), "out": str(root / name / "actor")}
-            for name, job in JOBS_061.items()
-        ),
-    ]
-    _write(str(python), 2, jobs, root / "jobs.json")
-    return root
+
+    def make(root: Path) -> None:
+        models = dict.fromkeys(name.rsplit("-", 1)[0] for name in JOBS_061)
+        jobs = [
+            *({"kind": "model", "name": name, "out": str(root / "hf" / name)} for name in models),
+            *(
+                {**job, "hf": str(root / "hf" / name.rsplit("-", 1)[0]), "out": str(root / name / "actor")}
+                for name, job in JOBS_061.items()
+            ),
+        ]
+        _write(str(python), 2, jobs, root / "jobs.json")
+
+    return once(tmp_path_factory, "written-0.6.1", make)
 
 
 def _write(python: str, ranks: int, jobs: list[dict[str, Any]], listing: Path) -> None:
-    """Run write_checkpoints.py on `ranks` processes."""
     listing.write_text(json.dumps(jobs))
-    command = [
-        *(python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)),
-        *(str(HERE / "write_checkpoints.py"), str(listing)),
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(HERE.parents[1]),
-        "VERL_USE_EXTERNAL_MODULES": "launch.rehearsal.backend",
-        "VERL_PLATFORM": "cpu",
-        "TORCH_COMPILE_DISABLE": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    torchrun(ranks, "write_checkpoints.py", listing, python)
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from merge_helpers import load
+from torchrun import once, torchrun
 
 from converters.checkpoint import dtensor, fsdp, torch_zip
 from converters.errors import ConvertError
@@ -26,30 +24,13 @@ from converters.writing import stream
 
 pytestmark = pytest.mark.engine
 
-HERE = Path(__file__).parent
 MESHES = ("fsdp2", "hsdp", "tensor_parallel", "fsdp1", "fsdp1_hsdp", "fsdp1_no_mesh", "critic", "lora")
 
 
 @pytest.fixture(scope="session")
 def meshes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders NAME/actor and NAME/truth.pt of write_fsdp.py, by four ranks."""
-    root = tmp_path_factory.mktemp("meshes")
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "4"),
-        *(str(HERE / "write_fsdp.py"), str(root)),
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(HERE.parents[1]),
-        "VERL_USE_EXTERNAL_MODULES": "launch.rehearsal.backend",
-        "VERL_PLATFORM": "cpu",
-        "TORCH_COMPILE_DISABLE": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return root
+    return once(tmp_path_factory, "meshes", lambda root: torchrun(4, "write_fsdp.py", root))
 
 
 def _same(folder: Path, names: set[str] | None = None) -> None:
