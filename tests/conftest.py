@@ -1,9 +1,14 @@
 """Order of the tests: quick ones first, then those that train, then the cluster; and the parts of `make test`."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# A shell lets what it starts in the background ignore Ctrl-C, and the processes that tests stop by it would, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _PARTS = ("quick", "engine", "cluster")  # the number of a part is the rank of its tests
 
