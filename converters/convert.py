@@ -21,6 +21,7 @@ from converters.errors import ConvertError, listing
 from converters.hf import config_drift, hf_config, hf_files, hf_model
 from converters.hf.hf_config import ModelConfig
 from converters.hf.hf_files import write_json
+from converters.json_file import read_json
 from converters.lora import adapters, lora_folder
 from converters.lora.adapters import Adapter
 from converters.planning import padding, plan, training_config
@@ -92,7 +93,7 @@ def prepare(options: Options) -> Conversion:
     tensors, adapter = _tensors(found, options)
     steps, model, notes = _plan(found, path, tensors, options.value_model)
     notes = [*found.notes, *notes]
-    raw = hf_config.read_json(path)
+    raw = read_json(path)
     _check_asserted(options, raw, model, path)
     if adapter is not None and options.lora == "merge":
         steps = adapters.added(adapter, steps, model.tied if model else bool(raw.get("tie_word_embeddings")))

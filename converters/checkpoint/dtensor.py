@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from converters.checkpoint import torch_zip
-from converters.checkpoint.torch_zip import StoredTensor
 from converters.errors import ConvertError
-from converters.pickles.safe_unpickle import Record
+from converters.pickles.records import Record
+from converters.storage.stored import StoredTensor
 from converters.storage.tensors import DTYPE_BYTES
 
 PLAIN, SHARDED_TENSOR = "plain", "ShardedTensor"

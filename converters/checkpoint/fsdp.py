@@ -16,10 +16,10 @@ from typing import Any
 
 from converters.checkpoint import dtensor, torch_zip
 from converters.checkpoint.dtensor import Part, Piece
-from converters.checkpoint.torch_zip import StoredTensor
 from converters.errors import ConvertError, listing
 from converters.json_file import read_json
 from converters.storage.row_reader import Reader
+from converters.storage.stored import StoredTensor
 from converters.storage.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored
 
 _SHARD = re.compile(r"model_world_size_(\d{1,7})_rank_(\d{1,7})\.pt$")

@@ -21,6 +21,7 @@ from converters.errors import ConvertError, listing
 from converters.json_file import read_json
 from converters.pickles.records import Record
 from converters.pickles.safe_unpickle import unpickle_file
+from converters.storage.stored import StoredTensor
 from converters.storage.tensors import DTYPE_BYTES, Chunk, GlobalTensor, Stored
 
 # Written beside the weights by megatron-core 0.13 to 0.16: optimizer, layers' FP8 state, RNG and scheduler
@@ -301,7 +302,7 @@ def _check_chunk(
 
 def _open(path: Path, first: int, length: int, name: str) -> Stored:
     value = torch_zip.load(path, first, length)
-    if not isinstance(value, torch_zip.StoredTensor):
+    if not isinstance(value, StoredTensor):
         raise ConvertError(f"{path}: damaged: {name} at byte {first} is no tensor. Copy the checkpoint again.")
     return value
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from converters.errors import ConvertError
-from converters.pickles.safe_unpickle import Record, unpickle
-from converters.storage.stored import Storage, truncated
-from converters.storage.stored import StoredTensor as StoredTensor
+from converters.pickles.records import Record
+from converters.pickles.safe_unpickle import unpickle
+from converters.storage.stored import Storage, StoredTensor, truncated
 from converters.storage.tensors import DTYPE_BYTES, UNTYPED
 
 _LOCAL_HEADER = 30

@@ -9,8 +9,8 @@ from typing import Any
 
 from converters.errors import ConvertError
 from converters.hf import rope
-from converters.hf.hf_config import read_json
 from converters.hf.hf_files import kept_files
+from converters.json_file import read_json
 
 _NOT_OF_THE_MODEL = ("transformers_version", "_name_or_path")
 # Where transformers and its tokenizers found the files.

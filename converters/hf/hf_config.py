@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from converters.errors import ConvertError
-from converters.json_file import read_json as read_json
+from converters.json_file import read_json
 
 # Far above every model there is (61 layers of 384 experts, 128 heads): lists of them are made.
 _MOST_LAYERS, _MOST_HEADS, _MOST_EXPERTS = 10_000, 100_000, 200_000

@@ -38,14 +38,6 @@ def as_read_by_5(config: Config) -> dict[str, Any]:
     return _complete(found, config)
 
 
-def as_read_by_4(config: Config) -> dict[str, Any]:
-    """The same as transformers 4 takes it."""
-    scaling = config.get("rope_scaling")
-    found = {k: v for k, v in scaling.items() if k not in TOP} if isinstance(scaling, dict) else {}
-    found |= {key: config[key] for key in TOP if config.get(key) is not None}
-    return _complete(found, config)
-
-
 def _complete(found: dict[str, Any], config: Config) -> dict[str, Any]:
     """With what both versions take where it is not written."""
     found = {key: value for key, value in found.items() if value is not None}

@@ -22,7 +22,7 @@ from converters.errors import ConvertError, listing
 from converters.hf import hf_model
 from converters.hf.names import ADAPTER_CONFIG
 from converters.lora import lora_config
-from converters.planning.plan import LowRank, Step
+from converters.planning.steps import LowRank, Step
 from converters.storage.stored import StoredTensor
 from converters.storage.tensors import Chunk, GlobalTensor, Stored
 

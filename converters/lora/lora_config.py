@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from converters.errors import ConvertError, listing
-from converters.hf.hf_config import read_json
 from converters.hf.names import ADAPTER_CONFIG
+from converters.json_file import read_json
 
 META, FOLDER = "lora_train_meta.json", "lora_adapter"
 Settings = Mapping[str, Any]

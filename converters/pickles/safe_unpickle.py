@@ -18,8 +18,6 @@ from converters.pickles.pickle_machine import Machine
 from converters.pickles.records import Damaged, Made, Record, Table
 from converters.storage.tensors import TORCH_DTYPES, TORCH_STORAGES
 
-__all__ = ["Record", "unpickle", "unpickle_file"]
-
 # Packages of the writers of checkpoints. Their classes move between versions and none is imported, so the package
 # and the form of a class name is what is allowed:
 #   torch.distributed.checkpoint      Metadata, TensorStorageMetadata, _StorageInfo, SavePlan (torch 2.4 to 2.13)

@@ -13,11 +13,9 @@ from converters.hf.hf_config import ModelConfig
 from converters.hf.names import EMBED, HEAD
 from converters.planning.mcore_layout import HEAD as MCORE_HEAD
 from converters.planning.mcore_layout import Match
-from converters.planning.steps import LowRank, Output, Step, whole
+from converters.planning.steps import Output, Step, whole
 from converters.storage.row_reader import Reader
 from converters.storage.tensors import GlobalTensor
-
-__all__ = ["LowRank", "Output", "Step", "compare", "from_hf_names", "from_mcore", "whole"]
 
 _REMEDY = (
     "config.json and the checkpoint must be of one model: give --base_model the model that the training "

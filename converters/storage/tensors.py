@@ -89,13 +89,3 @@ class GlobalTensor:
     @property
     def nbytes(self) -> int:
         return prod(self.shape) * DTYPE_BYTES[self.dtype]
-
-    def read(self) -> Words:
-        """All of a small tensor.
-
-        Raises:
-            ConvertError: as `row_reader.Reader.rows`.
-        """
-        from converters.storage.row_reader import Reader  # which imports this module
-
-        return Reader().whole(self)

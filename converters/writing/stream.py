@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from converters.errors import ConvertError
-from converters.planning.plan import LowRank, Output, Step
+from converters.planning.steps import LowRank, Output, Step
 from converters.storage.rounding import convert, float32
 from converters.storage.row_reader import Reader
 from converters.storage.tensors import Words, words

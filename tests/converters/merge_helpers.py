@@ -10,7 +10,7 @@ import numpy as np
 
 from converters import families
 from converters.hf.hf_config import ModelConfig
-from converters.planning.plan import Step
+from converters.planning.steps import Step
 from converters.writing import stream
 
 

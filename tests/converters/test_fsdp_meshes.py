@@ -18,7 +18,8 @@ from converters.checkpoint import dtensor, fsdp, torch_zip
 from converters.errors import ConvertError
 from converters.lora import adapters
 from converters.merge import merge
-from converters.planning import plan
+from converters.planning.steps import whole
+from converters.storage.row_reader import Reader
 from converters.storage.stored import Storage, StoredTensor
 from converters.writing import stream
 
@@ -41,7 +42,7 @@ def _same(folder: Path, names: set[str] | None = None) -> None:
     assert set(found) == (names or set(truth))
     for name, tensor in found.items():
         assert tensor.shape == tuple(truth[name].shape), name
-        assert np.array_equal(tensor.read(), truth[name].numpy().view(np.uint32)), name
+        assert np.array_equal(Reader().whole(tensor), truth[name].numpy().view(np.uint32)), name
 
 
 @pytest.mark.parametrize("name", MESHES)
@@ -101,7 +102,7 @@ def test_meshes_as_earlier_torch_pickled_them(name: str, form: str, meshes: Path
 
 def _merged(base: dict[str, Any], adapter: adapters.Adapter | None) -> dict[str, Any]:
     assert adapter is not None
-    steps = adapters.added(adapter, [plan.whole(tensor) for tensor in base.values()], tied=False)
+    steps = adapters.added(adapter, [whole(tensor) for tensor in base.values()], tied=False)
     found: dict[str, list[Any]] = {}
     for step in steps:
         for block in stream.blocks(step):

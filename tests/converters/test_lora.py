@@ -17,7 +17,8 @@ import transformers
 from converters.checkpoint import fsdp, value_head
 from converters.errors import ConvertError
 from converters.lora import adapters, lora_config, lora_folder
-from converters.planning import plan
+from converters.planning.steps import whole
+from converters.storage.row_reader import Reader
 from converters.storage.tensors import GlobalTensor
 from converters.writing import stream
 
@@ -72,7 +73,7 @@ def save(model: Any, actor: Path, keys: Callable[[str], bool] = lambda _: True, 
 def merged(base: dict[str, GlobalTensor], adapter: adapters.Adapter | None, tied: bool = False) -> dict[str, Any]:
     """Output name -> words."""
     assert adapter is not None
-    steps = [plan.whole(tensor) for tensor in adapters.with_replaced(base, adapter).values()]
+    steps = [whole(tensor) for tensor in adapters.with_replaced(base, adapter).values()]
     found: dict[str, list[Any]] = {}
     for step in adapters.added(adapter, steps, tied):
         for block in stream.blocks(step):
@@ -110,7 +111,7 @@ def test_kept_adapter_gives_the_logits_of_the_training(name: str, tmp_path: Path
     with torch.no_grad():
         expected = model(tokens).logits
         clean = transformers.AutoModelForCausalLM.from_config(model.get_base_model().config).eval()
-        clean.load_state_dict({k: torch.from_numpy(t.read().view(np.float32)) for k, t in base.items()})
+        clean.load_state_dict({k: torch.from_numpy(Reader().whole(t).view(np.float32)) for k, t in base.items()})
         without = clean(tokens).logits
         loaded = peft.PeftModel.from_pretrained(clean, tmp_path / "lora_adapter").eval()
         assert torch.equal(loaded(tokens).logits, expected)
@@ -386,7 +387,7 @@ def test_critic_of_trl_is_a_token_classifier(tmp_path: Path) -> None:
     found = value_head.renamed(fsdp.read_index(tmp_path / "critic"), tmp_path)
     language.config.num_labels = 1
     classifier = transformers.AutoModelForTokenClassification.from_config(language.config).eval()
-    classifier.load_state_dict({k: torch.from_numpy(t.read().view(np.float32)) for k, t in found.items()})
+    classifier.load_state_dict({k: torch.from_numpy(Reader().whole(t).view(np.float32)) for k, t in found.items()})
     tokens = torch.arange(1, 13).reshape(2, 6)
     with torch.no_grad():
         assert torch.equal(classifier(tokens).logits.squeeze(-1), critic(tokens))

@@ -18,7 +18,9 @@ from converters.errors import ConvertError
 from converters.families import dense
 from converters.families.heads import split_name
 from converters.hf import hf_config
+from converters.json_file import read_json
 from converters.planning import plan, training_config
+from converters.storage.row_reader import Reader
 from converters.storage.tensors import Chunk, GlobalTensor, Words
 
 CONFIG = {
@@ -207,11 +209,11 @@ def test_experts_by_number_give_the_same(model: str, tmp_path: Path) -> None:
     numbered = _mcore(family, config, "numbered")
     single: dict[str, GlobalTensor] = {}
     for name, tensor in numbered.items():
-        parts = {name: tensor.read()}
+        parts = {name: Reader().whole(tensor)}
         if ".experts.experts." in name:
             parts = {
                 name.replace("experts.experts.", f"experts.experts.{expert}."): values
-                for expert, values in enumerate(tensor.read())
+                for expert, values in enumerate(Reader().whole(tensor))
             }
         for part, values in parts.items():
             if ".linear_fc1.weight" in part:
@@ -270,7 +272,7 @@ def test_code_of_the_hub_is_left_out_where_transformers_has_the_class(tmp_path: 
         "AutoModel": "modeling_deepseek.DeepseekV3Model",
     }
     config = _config_of(tmp_path, "DeepseekV3ForCausalLM", auto_map=code)
-    adapted, lines = config.adapted(hf_config.read_json(config.path))
+    adapted, lines = config.adapted(read_json(config.path))
     assert "auto_map" not in adapted
     assert lines == [f"auto_map: {code!r} -> None, transformers has this class itself"]
 
@@ -314,7 +316,7 @@ def test_layers_with_numbers_in_the_name_give_the_same(tmp_path: Path) -> None:
             continue
         for layer in range(2):
             new = name.replace("decoder.layers.", f"decoder.layers.{layer}.")
-            numbered[new] = _tensor(new, tensor.read()[layer])
+            numbered[new] = _tensor(new, Reader().whole(tensor)[layer])
     one, other = (
         {
             name: value
@@ -366,7 +368,7 @@ def test_each_expert_reads_its_own_chunks_only(tmp_path: Path) -> None:
     config, family = _config_of(tmp_path, "MixtralForCausalLM"), families.FAMILIES["MixtralForCausalLM"]
     tensors = _mcore(family, config)
     name = "decoder.layers.mlp.experts.experts.linear_fc2.weight"
-    values = tensors[name].read()
+    values = Reader().whole(tensors[name])
     chunks = []
     for layer in range(config.layers):
         for expert in range(4):
@@ -482,7 +484,7 @@ def test_layer_that_is_missing_among_numbered_ones(tmp_path: Path) -> None:
     tensors = _mcore(family, config)
     stacked = tensors.pop("decoder.layers.mlp.linear_fc2.weight")
     name = "decoder.layers.0.mlp.linear_fc2.weight"
-    tensors[name] = _tensor(name, stacked.read()[0])
+    tensors[name] = _tensor(name, Reader().whole(stacked)[0])
     with pytest.raises(ConvertError, match=r"linear_fc2.weight \(layer 1\) is missing"):
         plan.from_mcore(tensors, family, config)
 
@@ -505,7 +507,7 @@ def test_tied_or_not_is_deduced_where_config_is_silent(tmp_path: Path) -> None:
         outputs = [o.name for step in plan.from_mcore(tensors, family, config) for o in step.outputs]
         assert ("lm_head.weight" in outputs) is not tied
         fitted = families.fitted({name: t.shape for name, t in tensors.items()}, config)
-        assert fitted.adapted(hf_config.read_json(path))[0]["tie_word_embeddings"] is tied
+        assert fitted.adapted(read_json(path))[0]["tie_word_embeddings"] is tied
 
 
 @pytest.mark.parametrize("bias", [False, True])  # verl 0.9.1, 0.6.1
@@ -521,7 +523,7 @@ def test_critic_under_a_language_model_config(bias: bool, tied: bool, tmp_path: 
     assert made["score.bias"].tolist() == [9 if bias else 0]
     assert "lm_head.weight" not in made
     fitted = families.fitted({name: t.shape for name, t in tensors.items()}, config, "asked for")
-    raw, _ = fitted.adapted(hf_config.read_json(config.path))
+    raw, _ = fitted.adapted(read_json(config.path))
     assert raw["architectures"] == ["Qwen3ForTokenClassification"]
     assert raw["id2label"] == {"0": "LABEL_0"}
     assert raw["label2id"] == {"LABEL_0": 0}

@@ -25,7 +25,8 @@ from converters.checkpoint import torch_zip
 from converters.checkpoint.torch_dist import read_index
 from converters.errors import ConvertError
 from converters.merge import main, merge
-from converters.pickles.safe_unpickle import Record, unpickle
+from converters.pickles.records import Record
+from converters.pickles.safe_unpickle import unpickle
 
 
 class _Call:

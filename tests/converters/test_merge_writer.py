@@ -25,7 +25,8 @@ from converters.lora import lora_folder
 from converters.lora.adapters import Adapter, Pair
 from converters.merge import main, merge
 from converters.planning.steps import Output, Step, whole
-from converters.storage.tensors import GlobalTensor, Words
+from converters.storage.row_reader import Reader
+from converters.storage.tensors import Words
 from converters.writing import journal as journals
 from converters.writing import progress, run_plan
 from converters.writing.hf_writer import SafetensorsWriter, parse_size
@@ -368,7 +369,7 @@ def test_a_kept_adapter_is_written_block_by_block(tmp_path: Path, monkeypatch: p
     def whole_in_memory(*_: object) -> None:
         raise AssertionError("read at once")
 
-    monkeypatch.setattr(GlobalTensor, "read", whole_in_memory)
+    monkeypatch.setattr(Reader, "whole", whole_in_memory)
     lora_folder.write_adapter(adapter, tmp_path / "adapter", ["x.weight"])
     lora_folder.check_written(adapter, tmp_path / "adapter", ["x.weight"])
     written = load_file(tmp_path / "adapter" / lora_folder.WEIGHTS)

@@ -26,7 +26,7 @@ from converters.errors import ConvertError
 from converters.families import Run
 from converters.hf import hf_config
 from converters.planning import plan
-from converters.planning.plan import LowRank, Output, Step, whole
+from converters.planning.steps import LowRank, Output, Step, whole
 from converters.storage import checksum, pieces, row_reader, stored
 from converters.storage.checksum import combine
 from converters.storage.rounding import convert
