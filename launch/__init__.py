@@ -1,3 +1,1 @@
 """Turn a job into one readable sbatch script, and supervise it on each node."""
-
-__version__ = "0.1.0"

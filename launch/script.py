@@ -12,7 +12,6 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-import launch
 from launch.binds import bind_mounts
 from launch.config import Job
 from launch.engines import TrainerCommand, trainer_command
@@ -21,6 +20,7 @@ from launch.rehearsal.overrides import cpu_environment, ray_cpus
 from launch.sizing.cpus import cpus_on_fullest
 from launch.sizing.layout import plan_layout
 from launch.toolkit import toolkit_folder
+from singularity.toolkit import VERSION
 
 _SCRIPT_HASH = re.compile(r"(?<=; script )[0-9a-f]{12}(?=\. )")
 _PLACEHOLDER = "@SCRIPT_HASH@"
@@ -243,7 +243,7 @@ def render_script(request: RenderRequest) -> str:
         .get_template("job.sh.j2")
         .render(
             job=job,
-            version=launch.__version__,
+            version=VERSION,
             job_hash=job.hash(),
             script_name=request.script_name,
             rehearse=request.rehearse,

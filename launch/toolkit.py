@@ -1,14 +1,10 @@
 """The toolkit's own packages, where a job can use them without anything else of the Python that renders it."""
 
-import hashlib
 import os
 import shutil
-from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
-TOOLKIT = Path(__file__).resolve().parents[1]
-_PACKAGES = ("launch", "reward", "data_prep", "converters", "singularity")
+from singularity.toolkit import TOOLKIT, content_hash, package_files
 
 
 def _is_shared(folder: Path) -> bool:
@@ -16,26 +12,8 @@ def _is_shared(folder: Path) -> bool:
     return folder.name in ("site-packages", "dist-packages")
 
 
-def _files(toolkit: Path) -> Iterator[Path]:
-    """Every file of the packages, relative to `toolkit`, in a fixed order."""
-    for package in _PACKAGES:
-        for file in sorted((toolkit / package).rglob("*")):
-            if file.is_file() and "__pycache__" not in file.parts:
-                yield file.relative_to(toolkit)
-
-
-@lru_cache
-def _content_hash(toolkit: Path) -> str:
-    digest = hashlib.sha256()
-    for name in _files(toolkit):
-        content = (toolkit / name).read_bytes()
-        digest.update(f"{name}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()[:12]
-
-
 def _copy_of(toolkit: Path, project: Path) -> Path:
-    return project / ".launch-toolkit" / _content_hash(toolkit)
+    return project / ".launch-toolkit" / content_hash(toolkit)
 
 
 def toolkit_folder(project: Path, toolkit: Path = TOOLKIT) -> Path:
@@ -69,7 +47,7 @@ def place_toolkit(project: Path, toolkit: Path = TOOLKIT) -> Path:
 
 def _copy(toolkit: Path, copy: Path) -> None:
     part = copy.with_name(f".{copy.name}.{os.getpid()}")
-    for name in _files(toolkit):
+    for name in package_files(toolkit):
         (part / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(toolkit / name, part / name)
     try:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.toolkit import TOOLKIT
+from singularity.toolkit import TOOLKIT
 
 _ROWS = 512
 _TIMEOUT_S = 60.0

@@ -9,8 +9,9 @@ from typing import Dict, Iterable, Mapping, Tuple
 from launch.supervisor.devices import one_variable, split_devices, visible_variable, with_devices, without_devices
 from launch.supervisor.env_file import read_env_file
 from launch.supervisor.nodelist import addresses_of, expand
-from launch.supervisor.settings import TOOLKIT, Settings
+from launch.supervisor.settings import Settings
 from launch.supervisor.wall_time import expiration_environment
+from singularity.toolkit import TOOLKIT
 
 # MPI, PMIx and Lightning take these for their own launch and go wrong; our own reading of them is over by now.
 _TASK_VARIABLES = re.compile(

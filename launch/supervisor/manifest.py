@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-import launch
 from launch.supervisor.hash_files import HASHES
 from launch.supervisor.ports import PortPlan
 from launch.supervisor.settings import Settings
 from launch.supervisor.verdict import write_json
 from launch.tokens import hide
+from singularity.toolkit import VERSION
 
 MANIFEST = "manifest.json"
 # Asked of the image's package metadata: importing one of these takes seconds and gigabytes.
@@ -39,7 +39,7 @@ def describe(settings: Settings, ports: PortPlan, nodes: Sequence[Mapping[str, A
     shown = ("rank", "node", "address", "ports")
     others = [{name: node[name] for name in shown if name in node} for node in nodes]
     told = {
-        "toolkit": launch.__version__,
+        "toolkit": VERSION,
         "job": settings.job_number if settings.in_slurm else None,
         "attempt": settings.attempt,
         "attempts": earlier_attempts(settings.run_dir),

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from launch.supervisor.settings import TOOLKIT, Settings
+from launch.supervisor.settings import Settings
 from launch.supervisor.training_log import latest_checkpoint, steps_done
 from launch.supervisor.verdict import Failure, write_json
+from singularity.toolkit import TOOLKIT
 
 TRAINED = "training.json"
 # Options of converters.merge that name a folder.

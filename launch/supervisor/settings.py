@@ -9,7 +9,6 @@ from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 from launch.supervisor.addresses import choose, interfaces
 
-TOOLKIT = Path(__file__).resolve().parents[2]
 # Markers between the commands on the command line; render refuses a value that is equal to one.
 COMMANDS = ("::check", "::resume", "::prepare", "::reward", "::canary", "::trainer", "::merge")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from launch.binds import bind_mounts
 from launch.checks import check_job
 from launch.config import load_job
-from launch.toolkit import TOOLKIT
+from singularity.toolkit import TOOLKIT
 
 
 def binds(project: Path, *assignments: str) -> list[str]:

@@ -12,7 +12,7 @@ from launch.checks.image import check_image
 from launch.checks.reward_function import check_reward_function
 from launch.config import load_job
 from launch.finding import Finding
-from launch.toolkit import TOOLKIT
+from singularity.toolkit import TOOLKIT
 
 SIF = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\0"
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-import launch
 from launch.supervisor import hash_files, manifest
 from launch.supervisor.ports import port_plan
 from launch.supervisor.settings import Settings, read_settings
 from launch.supervisor.verdict import Failure, write_verdict
+from singularity.toolkit import VERSION
 
 SIF = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\x0002\0" + bytes(range(16)) + b"\1" * 5000
 TOKEN = "hf_" + "A1b2C3d4E5" * 3
@@ -50,7 +50,7 @@ def test_what_is_known_at_once(job: Settings, tmp_path: Path):
     hello = {"rank": 1, "node": "n2", "address": "10.0.0.2", "ports": {"control": 9}, "token": "t0ken"}
     manifest.write_manifest(job, PORTS, [hello])
     shown = told(job)
-    assert (shown["toolkit"], shown["job"], shown["attempt"]) == (launch.__version__, 77, 0)
+    assert (shown["toolkit"], shown["job"], shown["attempt"]) == (VERSION, 77, 0)
     assert [(node["node"], node["address"]) for node in shown["nodes"]] == [
         ("n1", job.address),
         ("n2", "10.0.0.2"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import render
-from launch.toolkit import TOOLKIT
+from singularity.toolkit import TOOLKIT
 
 
 def run(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.toolkit import TOOLKIT, place_toolkit, toolkit_folder
+from launch.toolkit import place_toolkit, toolkit_folder
+from singularity.toolkit import TOOLKIT
 
 PLACED = """
 import sys
@@ -15,7 +16,8 @@ from pathlib import Path
 from launch.binds import bind_mounts
 from launch.config import load_job
 from launch.script import RenderRequest, render_script
-from launch.toolkit import TOOLKIT, place_toolkit
+from launch.toolkit import place_toolkit
+from singularity.toolkit import TOOLKIT
 project = Path(sys.argv[1])
 assert TOOLKIT.name == "site-packages", TOOLKIT
 print(place_toolkit(project))

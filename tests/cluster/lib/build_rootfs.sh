@@ -9,7 +9,8 @@ SUITE=$1
 
 PACKAGES=apptainer,slurmctld,slurmd,slurm-client,slurmdbd,mariadb-server,munge
 PACKAGES+=,squashfuse,squashfs-tools,fuse3,fuse-overlayfs,fuse2fs,gocryptfs,uidmap,libseccomp2 # what Apptainer needs without setuid
-PACKAGES+=,iproute2,iputils-ping,procps,psmisc,hostname,util-linux,curl,ca-certificates,python3,tzdata
+PACKAGES+=,iproute2,iputils-ping,procps,psmisc,hostname,util-linux,curl,ca-certificates,tzdata
+PACKAGES+=,python3,python3-jinja2,python3-pydantic,python3-yaml # what singularity.build needs
 
 root=$LAB/rootfs/$SUITE-$(printf '%s' "$PACKAGES" | sha256sum | cut -c1-8)
 if [ ! -d "$root" ]; then
