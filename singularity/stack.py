@@ -74,6 +74,9 @@ class Stack(_Strict):
     driver: Fact | None = Field(None, description="oldest driver of the host for that CUDA")
     gpus: Fact | None = Field(None, description="GPU architectures that the packages were built for")
     packages: dict[str, Fact] = Field({}, description="versions that the image must have")
+    adds: dict[str, Fact] = Field(
+        {}, description="versions that the base lacks or has wrong: installed over it, without dependencies"
+    )
     requirements: str | None = Field(None, description="folder beside the file with requirements*.txt")
     size_gb: float = Field(gt=0, description="size of the finished image in GB, roughly: for a look at free space")
     can: Abilities
