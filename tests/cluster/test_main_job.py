@@ -5,16 +5,43 @@ import re
 import time
 
 import pytest
-from cluster_jobs import END_S, START_S, assert_diagnosed, assert_failed, edit, render, submit
+from cluster_jobs import END_S, START_S, Run, assert_diagnosed, assert_failed, edit, render, submit
+from doc_shell import DOCS, ROOT, sections
+from doc_shell import run as run_page
 from harness import Cluster
 
 
+# Everything runs as alice on the login node: rendering in the image, where the packages for it are; what needs none with
+# the node's own Python. The image is the one that build_image.sh made by this very command from what is on disk.
+STANDS_IN = """
+on_login() { tests/cluster/on login -u alice sh -c 'cd /scratch/first-hour && exec "$@"' sh "$@"; }
+cat() { on_login cat "$@"; }
+sbatch() { on_login sbatch "$@"; }
+python() {
+  case "$2 $3 $4" in
+  "launch.render "*) on_login singularity -q exec --bind "$PYTHONPATH,/scratch" --env "PYTHONPATH=$PYTHONPATH" \
+    --pwd /scratch/first-hour /scratch/img/verl-cpu.sif python3 "$@" ;;
+  "singularity.build --stack cpu") on_login sh -c 'mkdir images && ln -s /scratch/img/verl-cpu.sif* images/' ;;
+  *) on_login env "PYTHONPATH=$PYTHONPATH" python3 "$@" ;;
+  esac
+}
+"""
+
+
 def test_runs_to_a_merged_model_on_three_nodes(cluster: Cluster) -> None:
+    """The third section of docs/first-hour.md, as it stands there."""
     steps = 4
-    run = submit(cluster, render(cluster, "whole", f"rehearsal.steps={steps}"))
-    ended = cluster.wait(run.job_id, START_S + 180)
+    cluster.on("login", "rm", "-rf", "/scratch/first-hour")
+    cluster.on("login", "mkdir", "/scratch/first-hour")
+    (commands,) = [text for heading, text in sections(DOCS / "first-hour.md").items() if heading.startswith("3.")]
+    page = run_page(commands, ROOT, STANDS_IN, timeout_s=START_S + 180)
+    (folder,) = (cluster.scratch / "first-hour" / "outputs" / "qwen3-4b-grpo").glob("run-*")
+    job_id = folder.name.removeprefix("run-")
+    run = Run(job_id, cluster.scratch / "first-hour" / f"qwen3-4b-grpo-{job_id}.out", folder)
+    ended = cluster.wait(run.job_id, 30)
     told = run.told()
     assert (ended.state, ended.exit_code, ended.signal) == ("COMPLETED", 0, 0), told
+    assert "state      completed" in page
 
     # Ray has one node on each node of the allocation.
     assert re.search(r"3 Ray nodes .*10\.77\.0\.11, 10\.77\.0\.12, 10\.77\.0\.13", told), told
