@@ -103,7 +103,7 @@ class Stack(_Strict):
         pinned = dict(_pins(self.requirement_files))
         return {
             **pinned,
-            **{normalised(name): fact.value for name, fact in self.packages.items()},
+            **{normalised(name): fact.value for name, fact in (*self.packages.items(), *self.adds.items())},
             "verl": self.verl,
         }
 
@@ -124,7 +124,8 @@ def normalised(name: str) -> str:
 def _pins(files: list[Path]) -> Iterator[tuple[str, str]]:
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines():
-            if pin := _PIN.match(line.strip()):
+            # A second pin of a package is for Python 3.10, which no image has.
+            if (pin := _PIN.match(line.strip())) and "python_version <" not in line:
                 yield normalised(pin[1]), pin[2]
 
 
