@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from converters.checkpoint.locate import BACKENDS, ROLES
+from converters.command_line import CommandParser
 from converters.writing.hf_writer import parse_size
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-_EPILOG = """\
-example:
-  python -m converters.merge --local_dir outputs/x/checkpoints --target_dir hf_model --base_model Qwen3-4B --verify
-
-exit codes: 0 OUT is whole (and equal, with --verify); 1 it is not, one message names file or tensor and remedy;
-2 usage; 130, 143 stopped, --resume goes on from there
-"""
+_EXAMPLES = (
+    "python -m converters.merge --local-dir outputs/my-grpo/checkpoints \\\n    --target-dir hf_model --dry-run",
+    "python -m converters.merge --local-dir outputs/my-grpo/checkpoints \\\n    --target-dir hf_model --verify",
+)
+_EXIT_CODES = {
+    0: "OUT is whole, and equal to the checkpoint with --verify",
+    1: "it is not; the message names file or tensor, and the remedy",
+    2: "usage",
+    130: "stopped by Ctrl-C; --resume goes on from there",
+    143: "stopped by SIGTERM; --resume goes on from there",
+}
 
 
 @dataclass(frozen=True)
@@ -107,34 +112,35 @@ def parse(argv: Sequence[str]) -> Command:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m converters.merge",
-        description="A checkpoint that verl saved -> a Hugging Face model, without GPU, torch, verl or Megatron. "
-        "Options are accepted with dashes and with underscores.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = CommandParser(
+        "converters.merge",
+        "Make a Hugging Face model of a checkpoint that verl saved, without GPU, torch, verl or Megatron.",
+        notes="Options are accepted with dashes and with underscores.",
+        examples=_EXAMPLES,
+        exit_codes=_EXIT_CODES,
     )
     add = parser.add_argument
     add("operation", nargs="?", choices=["merge"], help="accepted, as verl.model_merger takes it")
     add("--local-dir", type=_folder, required=True, metavar="CKPT",
         help="run folder (latest step), global_step_N, actor, critic, dist_ckpt, Hugging Face folder")  # fmt: skip
     add("--target-dir", type=_folder, required=True, metavar="OUT", help="appears when all of it is on disk")
-    add("--backend", choices=BACKENDS, default="auto", help="default: what is there, shards before a copy of them")
-    add("--role", choices=ROLES, help="of a step that has both (default: actor)")
-    add("--step", type=_natural, metavar="N", help="step of a run folder")
+    add("--backend", choices=BACKENDS, default="auto",
+        help="kind of checkpoint [auto: what is there, shards before a copy of them]")  # fmt: skip
+    add("--role", choices=ROLES, help="which part of a step that has both [actor]")
+    add("--step", type=_natural, metavar="N", help="step of a run folder [the latest]")
     add("--base-model", type=_folder, metavar="DIR",
-        help="Hugging Face folder: config.json, tokenizer and weights that the checkpoint lacks")  # fmt: skip
-    add("--dtype", choices=DTYPES, help="type to write (default: as trained), rounded to nearest even")
+        help="model with the config.json, tokenizer and weights that the checkpoint lacks")  # fmt: skip
+    add("--dtype", choices=DTYPES, help="type to write, rounded to nearest even [as trained]")
     add("--lora", choices=["merge", "keep"], default="merge",
-        help="a LoRA adapter goes into its base (default), or into OUT/lora_adapter")  # fmt: skip
-    add("--lora-alpha", type=_positive, metavar="A", help="of an adapter whose checkpoint does not say it")
+        help="whether a LoRA adapter goes into its base, or into OUT/lora_adapter [%(default)s]")  # fmt: skip
+    add("--lora-alpha", type=_positive, metavar="A", help="alpha of an adapter whose checkpoint does not say it")
     add("--max-shard-size", type=_size, default=parse_size("5GB"), metavar="SIZE",
-        help="of a safetensors file: 5GB, 500MiB, ... (default 5GB)")  # fmt: skip
+        help="most bytes of a safetensors file: 5GB, 500MiB, ... [5GB]")  # fmt: skip
     add(
         "--workers",
         type=_count,
         metavar="N",
-        help="threads that read and write (default: by the processors, at most 4)",
+        help="threads that read and write [by the processors, at most 4]",
     )
     add("--resume", action="store_true",
         help="go on from what a stopped merge left; with --force, begin anew where that does not fit")  # fmt: skip
@@ -142,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--verify", action="store_true",
         help="read both sides again and compare every tensor; only that, where OUT is there already")  # fmt: skip
     add("--dry-run", action="store_true", help="print what would be written: tensors, sizes, mapping")
-    add("--json", action="store_true", help="report, or plan, as JSON on stdout")
+    add("--json", action="store_true", help="print the report, the plan or the error as JSON")
     add("--quiet", action="store_true", help="no progress")
     verl = parser.add_argument_group("arguments of verl.model_merger")
     verl.add_argument(

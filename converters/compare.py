@@ -1,8 +1,5 @@
+# PYTHON_ARGCOMPLETE_OK
 """`python -m converters.compare A B`: two Hugging Face model folders, tensor by tensor.
-
-examples:
-    python -m converters.compare hf_model models/Qwen3-4B
-    python -m converters.compare merged_bf16 merged_fp32 --ignore-dtype --rtol 0.004
 
 Compared are names, shapes, types and bits of the weights (shards may be cut differently; a tied model may have a
 copy of its embedding as head or none), config.json by meaning (RoPE in the form of transformers 4 or 5, no
@@ -27,6 +24,11 @@ from math import isinf
 from pathlib import Path
 from typing import Any
 
+from converters.command_line import CommandParser, fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
+
 from converters.comparing.model_difference import (
     Difference,
     ModelDifference,
@@ -41,9 +43,17 @@ from converters.hf.names import EMBED, HEAD
 from converters.json_file import read_json
 from converters.printing import escaped, one_line, put
 
-_COMMAND = "converters.compare"
 _SHOWN = 20
-_CODES = "exit codes: 0 the same; 1 different, or not compared to the end; 2 usage"
+_NOTES = """\
+Compared are names, shapes, types and bits of the weights (shards may be cut differently; a tied model may have a \
+copy of its embedding as head or none), config.json by meaning (RoPE in the form of transformers 4 or 5, no \
+transformers_version), and tokenizer, chat template and generation config by content. With --atol or --rtol \
+values within |a - b| <= atol + rtol * |b| count as the same. Memory does not grow with the model.
+"""
+_EXAMPLES = (
+    "python -m converters.compare hf_model models/Qwen3-4B",
+    "python -m converters.compare merged_bf16 merged_fp32 \\\n    --ignore-dtype --rtol 0.004",
+)
 
 
 def compare(a: Path, b: Path, tolerance: Tolerance) -> tuple[ModelDifference, FileDifference]:
@@ -157,21 +167,20 @@ def _tolerance(text: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description, _, rest = (__doc__ or "").partition("\n")
-    examples, _, _ = rest.partition("\n--json prints")
-    parser = argparse.ArgumentParser(
-        prog="python -m converters.compare",
-        description=description,
-        epilog=f"{examples}\n{_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = CommandParser(
+        "converters.compare",
+        "Compare two Hugging Face model folders, tensor by tensor.",
+        notes=_NOTES,
+        examples=_EXAMPLES,
+        exit_codes={0: "the same", 1: "different, or not compared to the end", 2: "usage"},
     )
-    parser.add_argument("a", type=Path, metavar="A", help="Hugging Face model folder")
+    parser.add_argument("a", type=Path, metavar="A", help="folder of a Hugging Face model")
     parser.add_argument("b", type=Path, metavar="B", help="another")
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object (converters/compare.py has its keys)"
+        "--json", action="store_true", help="print the report as JSON (its keys are in converters/compare.py)"
     )
-    parser.add_argument("--atol", type=_tolerance, metavar="X", help="absolute tolerance (default: bit for bit)")
-    parser.add_argument("--rtol", type=_tolerance, metavar="Y", help="tolerance relative to B")
+    parser.add_argument("--atol", type=_tolerance, metavar="X", help="absolute tolerance [bit for bit]")
+    parser.add_argument("--rtol", type=_tolerance, metavar="Y", help="tolerance relative to B [bit for bit]")
     parser.add_argument("--ignore-dtype", action="store_true", help="compare values where the types differ")
     return parser
 
@@ -183,16 +192,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         weights, files = compare(args.a, args.b, Tolerance(args.atol, args.rtol, args.ignore_dtype))
     except (ConvertError, OSError) as error:
-        if args.json:
-            put(json.dumps({"same": False, "error": str(error)}, indent=2), _COMMAND)
-        print(f"{_COMMAND}: error: {escaped(str(error))}", file=sys.stderr)
-        return 1
+        return fail(str(error), as_json=args.json, same=False)
     if args.json:
-        put(json.dumps(as_json(args.a, args.b, weights, files), indent=2, allow_nan=False), _COMMAND)
+        put(json.dumps(as_json(args.a, args.b, weights, files), indent=2, allow_nan=False))
     else:
-        put(as_text(args.a, args.b, weights, files), _COMMAND)
+        put(as_text(args.a, args.b, weights, files))
     return 0 if weights.alike and files.alike else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run(main))

@@ -1,10 +1,10 @@
+# PYTHON_ARGCOMPLETE_OK
 """`python -m converters.merge`: a checkpoint that verl saved -> a Hugging Face model folder.
 
     python -m converters.merge --local_dir CKPT --target_dir OUT [--base_model DIR]
 
 Takes the arguments of `python -m verl.model_merger merge` too, with dashes or underscores. Needs no GPU, torch,
-Ray, verl or Megatron. Exit codes: 0 OUT is whole, with --verify also equal to the checkpoint; 1 it is not, one
-message names file or tensor, and the remedy; 2 usage; 130, 143 stopped, and --resume goes on from there.
+Ray, verl or Megatron.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from typing import Any
 # numpy starts a thread for each processor, which spins for a tenth of a second; steps have threads of their own.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # Nothing is there to keep while modules are imported, and no traceback to read.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+from converters.command_line import fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()  # nothing is there to keep yet
 
 from converters import arguments, convert
 from converters.arguments import Command, Options
@@ -56,10 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(command)
     except (ConvertError, OSError) as error:
-        _tell("error", str(error))
-        return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return fail(str(error), as_json=command.json)
 
 
 def _run(command: Command) -> int:
@@ -67,10 +65,10 @@ def _run(command: Command) -> int:
     conversion = convert.prepare(options)
     if command.dry_run:
         planned = convert.dry_run(conversion, options)
-        put(json.dumps(planned.as_json(), indent=2) if command.json else planned.as_text(), "converters.merge")
+        put(json.dumps(planned.as_json(), indent=2) if command.json else planned.as_text())
         return 0
     for note in (*command.notes, *conversion.notes):
-        _tell("note", note)
+        tell(escaped(f"note: {note}"), sys.stderr)
     # With --verify alone a result that is there is compared, not replaced.
     there = options.verify and not options.force and (options.target_dir / MANIFEST).is_file()
     if there:
@@ -93,11 +91,6 @@ def _run(command: Command) -> int:
         )
     tell(escaped("\n".join(lines)), sys.stdout)
     return 0
-
-
-def _tell(kind: str, text: str) -> None:
-    """A line to standard error; names and values in it may come out of a checkpoint."""
-    tell(escaped(f"converters.merge: {kind}: {text}"), sys.stderr)
 
 
 def _report(command: Command, conversion: Conversion, written: bool, seconds: float) -> dict[str, object]:
@@ -125,7 +118,5 @@ def _end(signum: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as of a job in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _end)  # what is written is kept for --resume on the way out
-    raise SystemExit(main())
+    sys.exit(run(main))

@@ -7,10 +7,9 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
+from converters.command_line import PIPE_CLOSED, escaped, fail
 
-def escaped(text: str) -> str:
-    """`text` with an escape for each character that is not printable; line ends stay."""
-    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
+__all__ = ["escaped", "one_line", "put", "size", "tell"]
 
 
 def one_line(text: str) -> str:
@@ -18,7 +17,7 @@ def one_line(text: str) -> str:
     return escaped(text).replace("\n", "\\n")
 
 
-def put(text: str, command: str) -> None:
+def put(text: str) -> None:
     """Print a result, to the end: what a full disk or a closed pipe leaves out is not passed over.
 
     Raises:
@@ -30,9 +29,8 @@ def put(text: str, command: str) -> None:
         # The rest of it is still in the buffer, for which Python tries again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
-            raise SystemExit(141) from error
-        print(f"{command}: error: standard output: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
+            raise SystemExit(PIPE_CLOSED) from error
+        raise SystemExit(fail(f"standard output: {error}")) from error
 
 
 def tell(text: str, stream: TextIO | None) -> None:

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Find the checkpoint to go on from, and let verl's marker name it: `python -m converters.resume DIR`.
 
 verl (resume_mode=auto) goes on from the step that `latest_checkpointed_iteration.txt` names. It does not look
@@ -5,14 +6,10 @@ whether that step is whole, starts from the beginning when the step is not there
 the file is empty. Here the step is looked at first. Where it is whole, nothing is changed, also when a newer one
 lies there: going back is done by writing the file. Else the file gets the newest step that is whole, and is
 removed when none is. No checkpoint is ever changed or removed.
-
-Exit codes: 0 verl can start, from a whole checkpoint or from the beginning; 1 the folder cannot be read or
-written; 2 usage.
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import os
@@ -20,6 +17,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from converters.command_line import CommandParser, fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
 
 from converters.checkpoint.locate import TRACKER, steps_in
 from converters.checkpoint.whole import problems_of_step
@@ -143,14 +145,19 @@ def _as_json(found: Resume, *, done: bool) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m converters.resume",
-        description="Let verl's marker name the newest checkpoint that is whole. No checkpoint is changed.",
-        epilog="example: python -m converters.resume outputs/qwen3-4b-grpo/checkpoints --dry-run",
+    parser = CommandParser(
+        "converters.resume",
+        "Let verl's marker name the newest checkpoint that is whole; no checkpoint is changed.",
+        examples=["python -m converters.resume outputs/qwen3-4b-grpo/checkpoints --dry-run"],
+        exit_codes={
+            0: "verl can start, from a whole checkpoint or from the beginning",
+            1: "the folder cannot be read or written",
+            2: "usage",
+        },
     )
-    parser.add_argument("checkpoint_dir", type=Path, help=f"folder of global_step_N and {TRACKER}")
+    parser.add_argument("checkpoint_dir", type=Path, metavar="DIR", help=f"folder of global_step_N and {TRACKER}")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
-    parser.add_argument("--json", action="store_true", help="report as JSON on stdout")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(argv)
     try:
         found = find(args.checkpoint_dir)
@@ -158,12 +165,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if done:
             mend(found)
     except OSError as error:
-        print(f"error: {one_line(str(error))}", file=sys.stderr)
-        return 1
+        return fail(one_line(str(error)), as_json=args.json)
     lines = map(one_line, found.lines(done=done))
-    put(_as_json(found, done=done) if args.json else "\n".join(lines), "converters.resume")
+    put(_as_json(found, done=done) if args.json else "\n".join(lines))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
+from data_prep.command_line import CommandParser
 from data_prep.formats.registry import FORMATS
 from data_prep.options import Options, SourceOptions
 from data_prep.planning.split import parse_test_size
@@ -16,53 +18,67 @@ _LONGEST_TEXT = 1 << 20
 
 T = TypeVar("T")
 
-_EPILOG = """\
-SOURCE is a file (JSONL, JSON, CSV, TSV or parquet, each also .gz or .zst), a folder that holds train.* (and
-test.*), - for standard input, or sample:gsm8k, a shipped sample of 400 + 100 rows. Options marked * are given once
-for all sources, or once for each in their order. Rows keep their order unless --shuffle or --weight is given.
+_NOTES = """\
+SOURCE is a file (JSONL, JSON, CSV, TSV or parquet, each also .gz or .zst), a folder that holds train.* (and \
+test.*), - for standard input, or sample:gsm8k, a shipped sample of 400 + 100 rows. Options marked * are given \
+once for all sources, or once for each in their order. Rows keep their order unless --shuffle or --weight is given.
 
 formats:
 {formats}
-  map               anything else: --map prompt=a.b[0] --map ground_truth=c
+  map             anything else: --map prompt=a.b[0] --map ground_truth=c
 
-A row that cannot be used stops the conversion and nothing is written; --skip-bad FILE sets such rows aside. What
-rows hold beside prompt and answer is JSON text in extra_info.metadata. Running again with the same files and
+A row that cannot be used stops the conversion and nothing is written; --skip-bad FILE sets such rows aside. What \
+rows hold beside prompt and answer is JSON text in extra_info.metadata. Running again with the same files and \
 options does nothing.
-
-examples:
-  python -m data_prep.convert sample:gsm8k --out data
-  python -m data_prep.convert gsm8k/train.jsonl --test-size 0.05 --out data
-  python -m data_prep.convert math.jsonl.gz chat.parquet --weight 3 --weight 1 --test-last 200 --out data
-  python -m data_prep.convert rows.csv --map prompt=ask --map ground_truth=truth --test-size 100 --out data
-
-exit codes: 0 written, or nothing to do; 1 the data cannot be used (nothing is written); 2 usage; 3 as 0, and
-rows were set aside by --skip-bad; 130 Ctrl-C; 143 SIGTERM.
 """
+_EXAMPLES = (
+    "python -m data_prep.convert sample:gsm8k --out data",
+    "python -m data_prep.convert gsm8k/train.jsonl --test-size 0.05 --out data",
+    "python -m data_prep.convert math.jsonl.gz chat.parquet \\\n"
+    "    --weight 3 --weight 1 --test-last 200 --out data",
+    "python -m data_prep.convert rows.csv \\\n"
+    "    --map prompt=ask --map ground_truth=truth --test-size 100 --out data",
+)
+_EXIT_CODES = {
+    0: "written, or nothing to do",
+    1: "the data cannot be used; nothing is written",
+    2: "usage",
+    3: "as 0, and rows were set aside by --skip-bad",
+    130: "stopped by Ctrl-C",
+    143: "stopped by SIGTERM",
+}
 
 
 def parser() -> argparse.ArgumentParser:
     """Every option, with help and examples."""
-    width = max(map(len, FORMATS))
-    formats = "\n".join(f"  {name:<{max(width, 16)}}  {format.fields}" for name, format in FORMATS.items())
-    command = argparse.ArgumentParser(
-        prog="python -m data_prep.convert",
-        description="Write the train.parquet and test.parquet that verl reads.",
-        epilog=_EPILOG.replace("{formats}", formats),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    formats = "\n".join(
+        textwrap.fill(format.fields, 76, initial_indent=f"  {name:<16}", subsequent_indent=" " * 18)
+        for name, format in FORMATS.items()
+    )
+    command = CommandParser(
+        "data_prep.convert",
+        "Write the train.parquet and test.parquet that verl reads.",
+        notes=_NOTES.replace("{formats}", formats),
+        examples=_EXAMPLES,
+        exit_codes=_EXIT_CODES,
     )
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="file, folder, - or sample:gsm8k, in order")
     command.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="folder to write to, made if missing"
     )
     command.add_argument(
-        "--format", action="append", choices=("auto", *FORMATS, "map"), help="* default: by the first rows"
+        "--format",
+        action="append",
+        choices=("auto", *FORMATS, "map"),
+        metavar="FORMAT",
+        help="* one of those below [auto: by the first rows]",
     )
     command.add_argument(
         "--data-source",
         action="append",
         type=_name,
         metavar="NAME",
-        help="* data_source, by which verl picks a reward rule",
+        help="* data_source, by which verl picks a reward rule [the row's, the format's, the file's name]",
     )
     command.add_argument("--ability", action="append", type=_name, metavar="NAME", help="* ability of each row")
     command.add_argument(
@@ -70,10 +86,15 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         type=_weight,
         metavar="W",
-        help="* share of the source in a blend (3, 0.25); without: all rows, one source after the other",
+        help="* share of the source in a blend (3, 0.25) [all rows, one source after the other]",
     )
     command.add_argument(
-        "--map", action="append", default=[], type=_mapping, metavar="FIELD=PATH", help="for --format map"
+        "--map",
+        action="append",
+        default=[],
+        type=_mapping,
+        metavar="FIELD=PATH",
+        help="place of a field, for --format map",
     )
 
     split = command.add_argument_group("split").add_mutually_exclusive_group()
@@ -95,16 +116,18 @@ def parser() -> argparse.ArgumentParser:
         "--prompt-template",
         type=_template,
         metavar="TEXT|@FILE",
-        help=f"the last user message; {PLACEHOLDER} stands for the row's own (default: the format's)",
+        help=f"the last user message; {PLACEHOLDER} stands for the row's own [the format's]",
     )
     rows.add_argument(
-        "--style", choices=("rule", "model"), help="reward_model.style; model: the ground truth is the question"
+        "--style",
+        choices=("rule", "model"),
+        help="reward_model.style; model: the question is the ground truth [rule]",
     )
     rows.add_argument(
         "--ground-truth",
         choices=("answer", "question"),
-        help="what the reward function gets: the answer, for a rule (default), or the question, "
-        "for a reward model that scores the pair (question, response)",
+        help="what the reward function gets: the answer, for a rule, or the question, "
+        "for a reward model that scores the pair (question, response) [answer]",
     )
 
     drop = command.add_argument_group("what is left out, and told")
@@ -124,10 +147,10 @@ def parser() -> argparse.ArgumentParser:
 
     command.add_argument("--force", action="store_true", help="convert even where nothing has changed")
     command.add_argument(
-        "--workers", type=_workers, metavar="N", help="processes (default: by input and processors)"
+        "--workers", type=_workers, metavar="N", help="processes that read [by input and processors]"
     )
     command.add_argument("--quiet", action="store_true", help="no progress, no table")
-    command.add_argument("--json", action="store_true", help="print the record (dataset.json) on standard output")
+    command.add_argument("--json", action="store_true", help="print the record (dataset.json) as JSON")
     return command
 
 

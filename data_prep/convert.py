@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Raw data to the parquet files that verl reads: ``python -m data_prep.convert SOURCE... --out DIR``.
 
     python -m data_prep.convert sample:gsm8k --out data
@@ -15,6 +16,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from data_prep.command_line import INTERRUPTED, fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
 
 from data_prep.arguments import options_of, parser
 from data_prep.errors import DataError
@@ -46,14 +52,13 @@ def main(argv: list[str] | None = None) -> int:
                 show_progress=not args.quiet,
             )
     except (DataError, OSError) as error:
-        print(f"error: {_safe(str(error))}", file=sys.stderr)
-        return UNUSABLE
+        return fail(_safe(str(error)), as_json=args.json, code=UNUSABLE)
     except _Stopped as stop:
         print(f"stopped by {stop.signal.name}: run it again", file=sys.stderr)
         return _BY_SIGNAL + stop.signal
     except KeyboardInterrupt:
         print("stopped by Ctrl-C: run it again", file=sys.stderr)
-        return _BY_SIGNAL + signal.SIGINT
+        return INTERRUPTED
     _tell(outcome, args, time.monotonic() - begun)
     return SET_ASIDE if outcome.set_aside else WRITTEN
 
@@ -114,4 +119,4 @@ def _tell(outcome: Outcome, args: argparse.Namespace, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

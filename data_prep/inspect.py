@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """What is in a file for verl: ``python -m data_prep.inspect FILE...`` shows it in the terminal.
 
 Rows, columns, composition, turns, histograms of lengths, and some rows, in bounded memory.
@@ -5,13 +6,17 @@ Rows, columns, composition, turns, histograms of lengths, and some rows, in boun
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from data_prep.command_line import CommandParser, fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
 
 from data_prep.errors import DataError
 from data_prep.histogram import Histogram
@@ -28,17 +33,15 @@ _SHOWN_GROUPS = 20
 _SHOWN_ROLES = 8
 _PATH_CHARS = 4096
 
-_EPILOG = """\
-FILE is parquet as data_prep.convert writes it, or any file that it reads (JSONL, JSON, CSV, other parquet, .gz,
+_NOTES = """\
+FILE is parquet as data_prep.convert writes it, or any file that it reads (JSONL, JSON, CSV, other parquet, .gz, \
 .zst, - for standard input): fields, lengths of texts and rows are shown of those.
-
-examples:
-  python -m data_prep.inspect data/train.parquet
-  python -m data_prep.inspect data/train.parquet --rows 0 --row 17 --row 400
-  python -m data_prep.inspect data/train.parquet data/test.parquet --tokenizer models/Qwen3-4B --json
-
-exit codes: 0 shown; 1 a file cannot be read, or lacks a row; 2 usage.
 """
+_EXAMPLES = (
+    "python -m data_prep.inspect data/train.parquet",
+    "python -m data_prep.inspect data/train.parquet --rows 0 --row 17 --row 400",
+    "python -m data_prep.inspect data/train.parquet data/test.parquet \\\n    --tokenizer models/Qwen3-4B --json",
+)
 
 
 def summary_lines(found: Summary, width: int, *, plain: bool = False) -> Iterator[str]:
@@ -121,24 +124,23 @@ def _size(count: int) -> str:
     return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m data_prep.inspect",
-        description="Show what is in each file: composition, turns, lengths, rows.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "data_prep.inspect",
+        "Show what is in each file: composition, turns, lengths, rows.",
+        notes=_NOTES,
+        examples=_EXAMPLES,
+        exit_codes={0: "shown", 1: "a file cannot be read, or lacks a row", 2: "usage"},
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--rows", type=int, default=2, metavar="N", help="show the first N rows (default %(default)s)"
-    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files, or - for standard input")
+    parser.add_argument("--rows", type=int, default=2, metavar="N", help="show the first N rows [%(default)s]")
     parser.add_argument(
         "--row", type=int, action="append", default=[], metavar="K", help="show row K, from 0; may be given again"
     )
     parser.add_argument(
         "--tokenizer", type=Path, metavar="DIR", help="folder of the model: count the tokens of prompts too"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON list, with the rows as they are")
+    parser.add_argument("--json", action="store_true", help="print the reports as a JSON list")
     return parser
 
 
@@ -151,8 +153,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         lengths = PromptLengths(args.tokenizer) if args.tokenizer is not None else None
     except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(str(error), as_json=args.json)
     width = max(shutil.get_terminal_size((_WIDTH, 24)).columns, _LEAST_WIDTH)
     reports: list[dict[str, Any]] = []
     done = True
@@ -167,17 +168,19 @@ def main(argv: list[str] | None = None) -> int:
                 with open_parquet(path) as file:
                     rows = rows_at(file, [*range(min(args.rows, found.rows)), *args.row])
         except DataError as error:
-            print(printable(str(error), _PATH_CHARS), file=sys.stderr)
-            done = False
+            done, told = False, printable(str(error), _PATH_CHARS)
+            fail(told)
+            reports.append({"path": str(path), "error": told})
             continue
         except UNREADABLE as error:
-            print(f"{printable(str(path), _PATH_CHARS)}: {unreadable(error)}", file=sys.stderr)
-            done = False
+            done, told = False, f"{printable(str(path), _PATH_CHARS)}: {unreadable(error)}"
+            fail(told)
+            reports.append({"path": str(path), "error": told})
             continue
         lacking = [number for number in args.row if number >= found.rows]
         if lacking:
             told = f"no row {lacking[0]}: its rows are 0 to {found.rows - 1}" if found.rows else "it has no rows"
-            print(f"{printable(str(path), _PATH_CHARS)}: {told}", file=sys.stderr)
+            fail(f"{printable(str(path), _PATH_CHARS)}: {told}")
             done = False
         if args.json:
             reports.append({**found.as_json(), "shown": [{"row": number, "value": row} for number, row in rows]})
@@ -203,4 +206,4 @@ def _tell(found: Summary | RawSummary, rows: list[tuple[int, dict[str, Any]]], w
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """What a few rows of a parquet file tell about it: ``python -m data_prep.sample FILE.parquet...``.
 
 Rows, types, splits, and prompts that are too long, from a bounded number of rows and in bounded memory: quick on a
@@ -6,7 +7,6 @@ file of any size. ``python -m data_prep.validate`` reads every row.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import Counter
@@ -14,6 +14,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+from data_prep.command_line import CommandParser, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -235,17 +240,22 @@ def _line(report: Report) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command. Returns 0 where every file can be read and has verl's schema, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="python -m data_prep.sample",
-        description="Say what a few rows of each file tell: rows, types, splits, prompts that are too long.",
-        epilog="example: python -m data_prep.sample data/train.parquet --max-prompt-length 2048 "
-        "--tokenizer models/Qwen3-4B/tokenizer.json. Exit codes: 0 every file is fit; 1 a file is not; 2 usage.",
+    parser = CommandParser(
+        "data_prep.sample",
+        "Say what a few rows of each file tell: rows, types, splits, prompts that are too long.",
+        examples=[
+            "python -m data_prep.sample data/train.parquet --max-prompt-length 2048 \\\n"
+            "    --tokenizer models/Qwen3-4B/tokenizer.json"
+        ],
+        exit_codes={0: "every file can be read and has verl's schema", 1: "a file is not so", 2: "usage"},
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.parquet")
-    parser.add_argument("--rows", type=int, default=512, help="rows to look at in each file (default %(default)s)")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.parquet", help="files to look at")
+    parser.add_argument(
+        "--rows", type=int, default=512, metavar="N", help="rows to look at in each file [%(default)s]"
+    )
     parser.add_argument("--max-prompt-length", type=int, metavar="TOKENS", help="count prompts that are longer")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json of the model")
-    parser.add_argument("--json", action="store_true", help="one JSON list of reports on stdout")
+    parser.add_argument("--json", action="store_true", help="print the reports as a JSON list")
     args = parser.parse_args(argv)
     if args.rows < 1 or (args.max_prompt_length is not None and args.max_prompt_length < 1):
         parser.error("--rows and --max-prompt-length are at least 1")
@@ -262,4 +272,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Whether verl will read a parquet file as intended: ``python -m data_prep.validate FILE.parquet...``.
 
 verl counts a row whose prompt does not fit the chat template as too long and drops it without an error
@@ -7,12 +8,16 @@ joins the files of one list, and stops where a value has two types; that is foun
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from data_prep.command_line import CommandParser, fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,16 +33,14 @@ from data_prep.written_record import record_note
 _SHOWN_PROBLEMS = 10
 _PROMPTS_AT_ONCE = 512
 
-_EPILOG = """\
-A row that verl would drop in silence or fail on is a problem, and so are files that verl could not join (give
+_NOTES = """\
+A row that verl would drop in silence or fail on is a problem, and so are files that verl could not join (give \
 those for training and those for validation apart). What verl reads, but maybe not as intended, is a note.
-
-examples:
-  python -m data_prep.validate data/train.parquet data/test.parquet
-  python -m data_prep.validate data/train.parquet --tokenizer models/Qwen3-4B --max-prompt-tokens 1024
-
-exit codes: 0 every file is fit; 1 a file is not; 2 usage.
 """
+_EXAMPLES = (
+    "python -m data_prep.validate data/train.parquet data/test.parquet",
+    "python -m data_prep.validate data/train.parquet \\\n    --tokenizer models/Qwen3-4B --max-prompt-tokens 1024",
+)
 
 
 @dataclass
@@ -205,14 +208,15 @@ def _line(report: FileReport) -> str:
     return f"{report.path}: {report.rows} rows, fit for verl{told}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m data_prep.validate",
-        description="Say whether verl will read each file as intended.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "data_prep.validate",
+        "Say whether verl will read each file as intended.",
+        notes=_NOTES,
+        examples=_EXAMPLES,
+        exit_codes={0: "every file is fit", 1: "a file is not", 2: "usage"},
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.parquet")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.parquet", help="files that verl would join")
     parser.add_argument(
         "--tokenizer",
         type=Path,
@@ -220,9 +224,12 @@ def _parser() -> argparse.ArgumentParser:
         help="folder of the model: its chat template must take every prompt",
     )
     parser.add_argument(
-        "--max-prompt-tokens", type=int, metavar="N", help="data.max_prompt_length: longer prompts are problems"
+        "--max-prompt-tokens",
+        type=int,
+        metavar="N",
+        help="data.max_prompt_length: longer prompts are problems",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON list of reports")
+    parser.add_argument("--json", action="store_true", help="print the reports as a JSON list")
     return parser
 
 
@@ -235,8 +242,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         lengths = PromptLengths(args.tokenizer) if args.tokenizer is not None else None
     except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(str(error), as_json=args.json)
     reports = check_files(args.files, lengths, args.max_prompt_tokens)
     if args.json:
         print(json.dumps([asdict(report) for report in reports], indent=2))
@@ -251,10 +257,10 @@ def _tell(reports: Sequence[FileReport]) -> None:
         if not report.problems:
             print(printable(_line(report), 4096))
         for problem in report.problems:
-            print(f"{path}: {problem}", file=sys.stderr)
+            print(f"error: {path}: {problem}", file=sys.stderr)
         for note in report.notes:
-            print(f"{path}: note: {note}", file=sys.stderr)
+            print(f"note: {path}: {note}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """One known request through the reward client, before a training is started.
 
     python -m reward.canary
@@ -9,13 +10,17 @@ written into the trainer's reward log.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+
+from reward.command_line import CommandParser, fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
 
 import requests
 
@@ -187,22 +192,31 @@ def ask(tolerance: float) -> Report:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    codes = ", ".join(f"{code} {kind}" for kind, code in EXIT_CODES.items())
-    parser = argparse.ArgumentParser(
-        prog="python -m reward.canary",
-        description="Send one known request to the reward server, as the trainer's reward function does.",
-        epilog=f"exit codes: 0 all is well, {codes}. "
-        "example: REWARD_SERVER_URL=http://127.0.0.1:8000 python -m reward.canary",
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "reward.canary",
+        "Send one known request to the reward server, as the trainer's reward function does.",
+        notes="Server and limits of a score are those of the environment (python -m reward.client --help).",
+        examples=["REWARD_SERVER_URL=http://127.0.0.1:8000 python -m reward.canary --json"],
+        exit_codes={
+            0: "all is well",
+            EXIT_CODES["usage"]: "usage",
+            EXIT_CODES["settings"]: "settings: a variable of the environment is not usable",
+            EXIT_CODES["unreachable"]: "unreachable: no answer in time",
+            EXIT_CODES["unauthorized"]: "unauthorized: the token is refused",
+            EXIT_CODES["reply"]: "reply: no plain score, or one outside of the limits",
+            EXIT_CODES["unsteady"]: "unsteady: two scores of the same pair",
+            EXIT_CODES["open"]: "open: a wrong token is accepted",
+        },
     )
     parser.add_argument(
         "--tolerance",
         type=float,
         default=0.01,
         metavar="X",
-        help="of two scores of the same pair, relative to the larger of 1 and the score (default: 0.01)",
+        help="most difference of two scores of a pair, relative to the larger of 1 and the score [%(default)s]",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, for programs")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser
 
 
@@ -212,14 +226,13 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         report = ask(arguments.tolerance)
     except CanaryError as failed:
-        if arguments.json:
-            told = {"ok": False, "kind": failed.kind, "exit_code": failed.exit_code, "error": str(failed)}
-            print(json.dumps(told))
-        print(f"error: {failed}", file=sys.stderr)
-        return failed.exit_code
+        return fail(
+            str(failed), as_json=arguments.json, code=failed.exit_code,
+            ok=False, kind=failed.kind, exit_code=failed.exit_code,
+        )  # fmt: skip
     print(json.dumps({"ok": True, **asdict(report)}) if arguments.json else "\n".join(report.lines()))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

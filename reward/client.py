@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """verl's custom reward function, scored by the reward server.
 
     custom_reward_function.path=.../reward/client.py custom_reward_function.name=compute_score
@@ -61,6 +62,7 @@ __all__ = [
 ]
 
 if __name__ == "__main__":
+    from reward.command_line import run
     from reward.verl_client.command import main
 
-    sys.exit(main())
+    sys.exit(run(main))

@@ -1,8 +1,7 @@
+# PYTHON_ARGCOMPLETE_OK
 """The reward-model server: ``python -m reward.server --model DIR``.
 
 CONFIG_REWARD_MODEL_PATH, CONFIG_REWARD_DEVICE and CONFIG_REWARD_SERVER_PORT are defaults; options win.
-Exit codes: 0 stopped by SIGTERM or SIGINT, after finishing what it accepted (a second SIGINT, or 60 seconds, end
-that); 1 the model cannot be served, the upstream is not there, or the address cannot be bound; 2 usage.
 """
 
 from __future__ import annotations
@@ -12,11 +11,15 @@ import os
 import resource
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
+
+from reward.command_line import fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
 
 from reward.errors import ModelDirError
 from reward.model_dir import check_model_dir
@@ -135,23 +138,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_model_dir(args.model, weights=args.upstream is None, trust_remote_code=args.trust_remote_code)
         options = from_args(args, None if args.token_file is None else token_of(args.token_file))
     except (ModelDirError, OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(str(error))
     try:
         sock = bind(options.host, options.port)
     except (OSError, UnicodeError) as error:
-        print(
-            f"error: cannot listen on {options.host}:{options.port}: {error}; --port 0 takes a free port, "
-            "--host an address of this machine",
-            file=sys.stderr,
+        return fail(
+            f"cannot listen on {options.host}:{options.port}: {error}; --port 0 takes a free port, "
+            "--host an address of this machine"
         )
-        return 1
     allow_many_connections()
     return serve(options, sock)
 
 
 if __name__ == "__main__":
-    code = main()
+    code = run(main)
     logging.shutdown()
     # Not by the interpreter's end: with torch that takes a second, and aborts where a thread is still inside it.
     os._exit(code)

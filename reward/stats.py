@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """What the rewards of a training were like, from its reward logs.
 
     python -m reward.stats RUN_DIR/reward_log
@@ -13,12 +14,15 @@ bytes each), not with their texts.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from reward.command_line import CommandParser, fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
 
 from reward.log_stats.figures import Figures
 from reward.log_stats.findings import Warned, warnings_of
@@ -59,14 +63,19 @@ def summarise(places: Sequence[str]) -> tuple[Report, SourceTable]:
     return Report(files, sources, whole, warned, bad, bad_count), table
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m reward.stats",
-        description="Distribution, course and oddities of the rewards in reward logs, for each data source.",
-        epilog="The timestamp of a log line is that at which the call began; it ended latency_s later. "
-        "Lengths are characters of a response with its thinking part. "
-        "exit codes: 0 told, 1 nothing to read or no picture, 2 usage, 3 warnings under --strict. "
-        "example: python -m reward.stats runs/42 --png rewards.png",
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "reward.stats",
+        "Tell distribution, course and oddities of the rewards in reward logs, for each data source.",
+        notes="The timestamp of a log line is that at which the call began; it ended latency_s later. "
+        "Lengths are characters of a response with its thinking part.",
+        examples=["python -m reward.stats outputs/my-grpo/run-42 --png rewards.png"],
+        exit_codes={
+            EXIT_OK: "told",
+            EXIT_NOTHING: "nothing to read, or no picture",
+            EXIT_USAGE: "usage",
+            EXIT_WARNINGS: "warnings or bad lines, under --strict",
+        },
     )
     parser.add_argument(
         "logs",
@@ -74,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LOG",
         help="a log file, a folder of them, a run folder, or - for stdin",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, for programs")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
         "--png", type=Path, metavar="FILE", help="draw distribution and course over time; a name that ends in .png"
     )
@@ -99,19 +108,14 @@ def main(words: Sequence[str] | None = None) -> int:
         if png is not None:
             draw(table.series, png)
             print(f"wrote {png}", file=sys.stderr if arguments.json else sys.stdout, flush=True)
-    except (LogError, PlotError) as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-        return EXIT_NOTHING
-    except OSError as error:  # of stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python flushes it again at its end
-        if isinstance(error, BrokenPipeError):  # `| head` has seen enough
-            return EXIT_OK
-        print(f"error: stdout: {error.strerror}", file=sys.stderr)
-        return EXIT_NOTHING
+    except LogError as wrong:
+        return fail(str(wrong), as_json=arguments.json, code=EXIT_NOTHING)
+    except PlotError as wrong:  # the report is out
+        return fail(str(wrong), code=EXIT_NOTHING)
     if arguments.strict and (report.warnings or report.bad_count):
         return EXIT_WARNINGS
     return EXIT_OK
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

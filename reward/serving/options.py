@@ -19,11 +19,22 @@ from reward.backends.options import (
     Packing,
     checked_upstream,
 )
+from reward.command_line import CommandParser
 from reward.truncation import Truncate
 
 Input = Literal["pair", "chat"]
 
 _MOST_THREADS = 1024
+_NOTES = """\
+  POST /score        {"prompt": ..., "response": ...}
+  POST /score/batch  {"items": [{"prompt": ..., "response": ...}, ...]}
+  GET  /health  /ready  /metrics  /info  /docs
+"""
+_EXIT_CODES = {
+    0: "stopped by SIGTERM or Ctrl-C, after finishing what it accepted (a second Ctrl-C, or 60 seconds, end that)",
+    1: "the model cannot be served, the upstream is not there, or the address cannot be bound",
+    2: "usage",
+}
 
 
 @dataclass(frozen=True)
@@ -89,17 +100,16 @@ def _seconds(text: str) -> float:
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """What the command line says; exits with 2 on wrong usage."""
-    parser = argparse.ArgumentParser(
-        prog="python -m reward.server",
-        description="Serve a one-label sequence classifier as a reward model over HTTP.",
-        epilog="POST /score {prompt, response}; POST /score/batch {items: [...]}; "
-        "GET /health /ready /metrics /info /docs. "
-        "Example: python -m reward.server --model models/reward --port 8000. "
-        "Exit codes: 0 ended by SIGTERM; 1 model, upstream, port or token file; 2 usage.",
+    parser = CommandParser(
+        "reward.server",
+        "Serve a one-label sequence classifier as a reward model over HTTP.",
+        notes=_NOTES,
+        examples=["python -m reward.server --model models/reward --port 8000"],
+        exit_codes=_EXIT_CODES,
     )
     _add_model(parser)
     _add_service(parser)
-    args = parser.parse_args(argv)
+    args: argparse.Namespace = parser.parse_args(argv)
     if args.device not in get_args(Device):
         # argparse does not hold defaults to the choices.
         parser.error(f"CONFIG_REWARD_DEVICE={args.device!r}: expected one of {', '.join(get_args(Device))}")
@@ -161,116 +171,117 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         default=model,
         required=model is None,
-        help="model directory (default: CONFIG_REWARD_MODEL_PATH)",
+        help="model directory [CONFIG_REWARD_MODEL_PATH]",
     )
     group.add_argument(
         "--backend",
         choices=get_args(BackendName),
         default="transformers",
-        help="what computes: this process, or the server at --upstream (default %(default)s)",
+        help="what computes: this process, or the server at --upstream [%(default)s]",
     )
     group.add_argument("--upstream", metavar="URL", help="a running vLLM or SGLang server of the same model")
-    group.add_argument("--upstream-key-file", type=Path, metavar="F", help="file with that server's API key")
+    group.add_argument("--upstream-key-file", type=Path, metavar="FILE", help="file with that server's API key")
     group.add_argument(
         "--device",
         choices=get_args(Device),
         default=env.get("CONFIG_REWARD_DEVICE") or "auto",
-        help="default: CONFIG_REWARD_DEVICE or auto",
+        help="where the model computes [CONFIG_REWARD_DEVICE, else auto: cuda where there is one]",
     )
     group.add_argument(
         "--dtype",
         choices=get_args(Dtype),
         default="auto",
-        help="auto: bfloat16 on cuda, float32 on cpu",
+        help="type of weights and activations [auto: bfloat16 on cuda, float32 on cpu]",
     )
     group.add_argument(
         "--attention",
         choices=get_args(Attention),
         default="auto",
-        help="attention implementation of transformers (auto: its own choice)",
+        help="attention implementation of transformers [auto: its own choice]",
     )
     group.add_argument(
         "--replicas",
         type=_threads,
         metavar="N",
-        help="copies of the model on as many GPUs (default: all that are visible); on CPU, batches side by side",
+        help="copies of the model on as many GPUs; on CPU, batches side by side [all GPUs that are visible]",
     )
-    group.add_argument("--threads", type=_threads, metavar="N", help="CPU threads in all (default: torch's own)")
+    group.add_argument("--threads", type=_threads, metavar="N", help="CPU threads in all [torch's own]")
     group.add_argument(
         "--batch-tokens",
         type=_positive_or_auto,
         metavar="N|auto",
-        help="tokens of a batch, padding included (default auto: measured at the start)",
+        help="tokens of a batch, padding included [auto: measured at the start]",
     )
     group.add_argument(
         "--packing",
         choices=get_args(Packing),
         default="auto",
-        help="pairs in one row without padding (auto: where it changes no score)",
+        help="pairs in one row without padding [auto: where it changes no score]",
     )
     group.add_argument(
         "--calibrate-seconds",
         type=_seconds,
         default=10.0,
         metavar="S",
-        help="most time to measure what is quickest, 0 for no measuring (default %(default)g)",
+        help="most seconds to measure what is quickest, 0 for no measuring [%(default)g]",
     )
     group.add_argument(
         "--trust-remote-code",
         action="store_true",
-        help="run code that lies in the model directory (default: refuse)",
+        help="run code that lies in the model directory",
     )
     group.add_argument(
         "--input",
         choices=get_args(Input),
         default="pair",
-        help="pair: tokenizer(prompt, response); chat: the model's chat template (default %(default)s)",
+        help="pair: tokenizer(prompt, response); chat: the model's chat template [%(default)s]",
     )
     group.add_argument(
         "--truncate",
         choices=get_args(Truncate),
         default="right",
         help="longer pairs lose the end of the longer text (right), the beginning of the prompt and then of the "
-        "response (left), or are refused (error); told in the reply and counted (default %(default)s)",
+        "response (left), or are refused (error); told in the reply and counted [%(default)s]",
     )
     group.add_argument(
         "--max-length",
         type=_positive,
         default=2048,
         metavar="N",
-        help="tokens of a pair (default %(default)s, or the model's limit if that is lower)",
+        help="tokens of a pair [%(default)s, or the model's limit if that is lower]",
     )
 
 
 def _add_service(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("service")
-    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    group.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on [%(default)s]")
     group.add_argument(
         "--port",
         type=_port,
         default=os.environ.get("CONFIG_REWARD_SERVER_PORT") or "8000",
-        help="port, 0 for a free one (default: CONFIG_REWARD_SERVER_PORT or 8000)",
+        metavar="PORT",
+        help="port, 0 for a free one [CONFIG_REWARD_SERVER_PORT, else 8000]",
     )
-    group.add_argument("--token-file", type=Path, metavar="F", help="file with the bearer token for /score*")
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="file with the bearer token for /score*")
     group.add_argument(
         "--queue",
         type=_positive,
         default=4096,
         metavar="N",
-        help="pairs between acceptance and score before 429 (default %(default)s)",
+        help="pairs between acceptance and score before 429 [%(default)s]",
     )
     group.add_argument(
         "--max-request-bytes",
         type=_positive,
         default=16 * 2**20,
         metavar="N",
-        help="larger requests get 413 (default %(default)s)",
+        help="bytes; larger requests get 413 [%(default)s]",
     )
     group.add_argument(
         "--read-timeout",
         type=_seconds,
         default=30.0,
         metavar="S",
-        help="for a request's head, and again for its body (default %(default)g)",
+        help="seconds for a request's head, and again for its body [%(default)g]",
     )
-    group.add_argument("--log-texts", action="store_true", help="log prompts and responses (default: never)")
+    group.add_argument("--log-texts", action="store_true", help="log prompts and responses")

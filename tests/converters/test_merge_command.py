@@ -128,7 +128,7 @@ def test_verified_reported_and_seen_before(
     assert report["written"] is True
     assert (report["tensors"], report["bytes"], report["step"]) == (25, planned["bytes"], 3)
     assert report["verified"] is True
-    assert "converters.merge: note: --trust-remote-code has no effect" in told.err
+    assert "note: --trust-remote-code has no effect" in told.err
     assert {"README.md", "merge_manifest.json", "model.safetensors"} <= {path.name for path in out.iterdir()}
 
 
@@ -177,7 +177,7 @@ def test_as_a_module(unpacked: Recorded, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith(f"converters.merge: error: {tmp_path / 'no'}: does not exist")
+    assert done.stderr.startswith(f"error: {tmp_path / 'no'}: does not exist")
 
 
 ESCAPE, BELL = "\x1b[2J\x1b]0;title", "\x07"
@@ -207,8 +207,8 @@ def test_words_of_a_checkpoint_do_not_reach_the_terminal_raw(
     for text in (told.out, told.err):
         assert "\\x1b[2J" in text
         assert not {"\x1b", "\x07"} & set(text)
-    assert "converters.merge: note: no table for Other\\x1b" in told.err
-    assert "a\\x1b[2J\\x1b]0;title\\x07" in told.err.partition("converters.merge: error: ")[2]
+    assert "note: no table for Other\\x1b" in told.err
+    assert "a\\x1b[2J\\x1b]0;title\\x07" in told.err.partition("error: ")[2]
 
 
 @pytest.mark.parametrize("name", ["merges.txt", "config.json", "additional_chat_templates/x.jinja"])

@@ -168,7 +168,8 @@ def test_files_that_verl_cannot_join(tmp_path: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert validate.main([str(one), str(same), str(other)]) == 1
     (problem,) = [line for line in capsys.readouterr().err.splitlines() if "note" not in line]
-    assert problem.startswith(f"{other}: verl cannot join it with {one}: extra_info.index is int64 and string;")
+    told = f"error: {other}: verl cannot join it with {one}: extra_info.index is int64 and string;"
+    assert problem.startswith(told)
 
 
 def test_prompts_too_long_and_prompts_refused_are_told_apart(

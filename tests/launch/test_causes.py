@@ -323,8 +323,8 @@ def test_kills_on_record(tmp_path: Path, code: int, cause: str, text: str, expec
             36,
         ),
         ("check", 19, "error: unknown-key: actor.foo is no key of verl 0.9.1; correct it\n", "verl-config", 38),
-        ("merge", 27, "converters.merge: error: /c: No space left on device\n", "disk-full", 37),
-        ("merge", 27, "converters.merge: error: no checkpoint\n", "unrecognised", 27),
+        ("merge", 27, "error: /c: No space left on device\n", "disk-full", 37),
+        ("merge", 27, "error: no checkpoint\n", "unrecognised", 27),
         (
             "prepare",
             26,

@@ -58,10 +58,8 @@ def screen(run: Path) -> str:
 
 def merge_failed(run: Path) -> Failure:
     log = run / "logs" / "n0-merge.log"
-    log.write_text("converters.merge: error: x.distcp: missing\n")
-    return Failure(
-        "merge", "n0", "ended with 1", 27, Evidence(str(log), 1, "converters.merge: error: x.distcp: missing")
-    )
+    log.write_text("error: x.distcp: missing\n")
+    return Failure("merge", "n0", "ended with 1", 27, Evidence(str(log), 1, "error: x.distcp: missing"))
 
 
 def test_a_merge_that_failed_does_not_hide_the_training(run_dir: Path, capsys: pytest.CaptureFixture[str]):
@@ -103,7 +101,7 @@ def test_the_command_by_hand_is_one_that_bash_and_the_merge_take(run_dir: Path):
     (run_dir / "models" / "a b").mkdir(parents=True)
     command = merging.by_hand(job(run_dir), run_dir / "c" / "global_step_40", resume=True)
     done = subprocess.run(["bash", "-c", str(command)], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, "converters.merge: error: " in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "error: " in done.stderr) == (1, True), done.stderr
     assert "global_step_40" in done.stderr
 
 

@@ -82,5 +82,4 @@ def test_help_has_an_example_and_every_setting(capsys: pytest.CaptureFixture[str
     names = {"url": "server_url", "token_file": "server_token_file"}
     for field in ClientSettings.__dataclass_fields__:
         name = names.get(field, field)
-        assert f"\n{name} " in shown
         assert f" REWARD_{name.upper()} " in shown

@@ -300,12 +300,3 @@ def test_command_without_matplotlib_and_through_a_pipe(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert b"(none)" in done.stdout
     assert b"error: --png needs matplotlib" in done.stderr
-
-
-def test_help_tells_codes_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        stats.main(["--help"])
-    assert ended.value.code == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "exit codes: 0 told, 1 nothing to read" in shown
-    assert "example: python -m reward.stats" in shown

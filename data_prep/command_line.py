@@ -1,0 +1,149 @@
+"""What every command has in common: its help, its errors, completion, and how it ends.
+
+The same text stands in `singularity` (for `launch` too), `reward`, `data_prep` and `converters`, which do not
+import each other; tests/test_commands.py compares them. Standard library only, Python 3.9 and later: `launch.init`
+runs on a bare login node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+INTERRUPTED = 128 + signal.SIGINT
+PIPE_CLOSED = 128 + signal.SIGPIPE
+
+
+class Help(argparse.HelpFormatter):
+    """Text is wrapped; lines that are indented (examples, tables) stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            line if line.startswith(" ") or not line else textwrap.fill(line, width, break_on_hyphens=False)
+            for line in text.splitlines()
+        )
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of `python -m MODULE`, with examples and exit codes at the end of its help.
+
+    Args:
+        description: one sentence.
+        examples: commands that run as they are; a line break is one of the shell's (after a backslash).
+        exit_codes: what each one means.
+        notes: text before the examples; a line is a paragraph, indented lines stay as they are.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        description: str,
+        *,
+        examples: Sequence[str],
+        exit_codes: Mapping[int, str],
+        notes: str = "",
+    ) -> None:
+        self.module, self.notes = module, notes.strip("\n")
+        self.examples, self.exit_codes = tuple(examples), dict(exit_codes)
+        shown = textwrap.indent("\n".join(examples), "  ")
+        codes = "\n".join(
+            textwrap.fill(
+                text, 78, initial_indent=f"  {code:<4}", subsequent_indent=" " * 6, break_on_hyphens=False
+            )
+            for code, text in exit_codes.items()
+        )
+        head = "example" if len(self.examples) == 1 else "examples"
+        parts = [self.notes, f"{head}:\n{shown}", f"exit codes:\n{codes}"]
+        super().__init__(
+            prog=f"python -m {module}",
+            description=description,
+            epilog="\n\n".join(part for part in parts if part),
+            formatter_class=Help,
+        )
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """As of argparse; under a shell's completion it prints what may come next, and ends the process."""
+        if "_ARGCOMPLETE" in os.environ:
+            with suppress(ImportError):
+                import argcomplete
+
+                argcomplete.autocomplete(self, always_complete_options="long")
+        return super().parse_args(args, namespace)
+
+
+def escaped(text: str) -> str:
+    """`text` without what a terminal might obey; line ends stay."""
+    return "".join(each if each == "\n" or each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def fail(message: str, *, as_json: bool = False, code: int = 1, **more: object) -> int:
+    """Tell an error (VALUE at PLACE: RULE; REMEDY) on standard error; with --json as an object on standard output
+    too, which then holds one JSON value whatever happens. Returns `code`."""
+    if as_json:
+        print(json.dumps({**more, "error": message}))
+    if sys.stderr is not None:  # closed when the process began: print would take standard output
+        with suppress(OSError, ValueError):
+            print(f"error: {escaped(message)}", file=sys.stderr, flush=True)
+    return code
+
+
+def quiet_imports() -> None:
+    """Let Ctrl-C end the process without a traceback while the modules of a command are imported."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+
+def run(main: Callable[[], int]) -> int:
+    """The exit code of a whole process: that of `main`, 130 after Ctrl-C, 141 where standard output was closed
+    early (`| head`), 1 where it or a file that nobody looked after cannot be written or read."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names that the locale has no characters for
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as of a job in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = _ended(main)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        code = PIPE_CLOSED
+    except OSError as error:
+        code = fail(_told(error))
+    return _flushed(code)
+
+
+def _ended(main: Callable[[], int]) -> int:
+    try:
+        return main()
+    except SystemExit as end:  # argparse
+        if isinstance(end.code, int) or end.code is None:
+            return end.code or 0
+        return fail(str(end.code))
+
+
+def _flushed(code: int) -> int:
+    """Write what is left for standard output; Python would try at its end, and complain."""
+    if sys.stdout is None:  # closed when the process began
+        return code
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return code or PIPE_CLOSED
+        return fail(_told(error))
+    return code
+
+
+def _told(error: OSError) -> str:
+    return f"{error.filename or 'standard output'}: {error.strerror or error}"
