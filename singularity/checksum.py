@@ -113,8 +113,8 @@ def record(path: Path, progress: Progress | None = None) -> str:
 def verify(path: Path, expected: str, progress: Progress | None = None) -> Verified:
     """Compare the content of an image with a SHA-256.
 
-    A result is kept in $XDG_CACHE_HOME/verl-launcher (~/.cache/verl-launcher) and holds while path, size, times and
-    inode of the file are the same. A difference is only told after reading the file.
+    A result is kept in $XDG_CACHE_HOME/verl-launcher (~/.cache/verl-launcher) and holds while path, size, times
+    and inode of the file are the same. A difference is only told after reading the file.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,6 +1,7 @@
 """What a file is that was taken for an image. Pure; standard library only."""
 
 import re
+from typing import Literal
 
 START = 4096  # bytes from the start of a file that the functions here want
 _POINTER = b"version https://git-lfs.github.com/spec/"
@@ -45,7 +46,7 @@ def instead_of_an_image(start: bytes, size: int) -> tuple[str, str]:
     return "not a SIF image (no SIF_MAGIC at byte 32)", "build it: apptainer build IMAGE.sif DEFINITION"
 
 
-def old_format(start: bytes) -> tuple[str, int] | None:
+def old_format(start: bytes) -> tuple[Literal["squashfs", "ext3"], int] | None:
     """("squashfs" or "ext3", byte where it starts) for an image of Singularity before 3.0, which may have a launch
     script before it."""
     at = start[:64].find(b"hsqs")

@@ -52,8 +52,11 @@ def this_architecture() -> str:
     return _MACHINES.get(platform.machine(), platform.machine())
 
 
-def read_image(path: Path) -> Image:
+def read_image(path: Path, *, with_record: bool = True) -> Image:
     """An image whose structure is whole.
+
+    Args:
+        with_record: read the recorded checksum, too.
 
     Raises:
         OSError: it does not exist or cannot be read.
@@ -62,27 +65,19 @@ def read_image(path: Path) -> Image:
     path = Path(path)
     if path.is_dir():
         return _read_sandbox(path)
+    record = checksum.recorded(path) if with_record else None
     with open_image(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         start = read_at(stream, 0, foreign.START)
         old = foreign.old_format(start) if start[MAGIC_AT : MAGIC_AT + len(MAGIC)] != MAGIC else None
-        if old:
+        if old is not None:
             kind, at = old
             if problem := filesystem.problem_of(kind, stream, at, size - at):
                 raise ImageDamaged(path, problem)
-            return Image(
-                path, "ext3" if kind == "ext3" else "squashfs", size, {}, None, {}, checksum.recorded(path)
-            )
+            return Image(path, kind, size, {}, None, {}, record)
     sif = read_sif(path)
     return Image(
-        path,
-        "sif",
-        sif.size,
-        sif.labels,
-        sif.labels.get(labels.STACK),
-        packages_of(sif.labels),
-        checksum.recorded(path),
-        sif,
+        path, "sif", sif.size, sif.labels, sif.labels.get(labels.STACK), packages_of(sif.labels), record, sif
     )
 
 
@@ -104,8 +99,8 @@ def _read_sandbox(path: Path) -> Image:
             "name the image file, or build a sandbox: apptainer build --sandbox FOLDER DEFINITION",
         )
     found = _sandbox_labels(path)
-    packages = {**dict(_sandbox_packages(path)), **{}}
-    return Image(path, "sandbox", None, found, found.get(labels.STACK), {**packages_of(found), **packages}, None)
+    packages = {**packages_of(found), **dict(_sandbox_packages(path))}
+    return Image(path, "sandbox", None, found, found.get(labels.STACK), packages, None)
 
 
 def _sandbox_labels(path: Path) -> dict[str, str]:
@@ -156,8 +151,8 @@ def _search_path(path: Path) -> list[str]:
             continue
         with script.open("rb") as stream:
             text = stream.read(_MOST).decode("utf-8", "replace")
-        for match in re.finditer(r"""^\s*(?:export\s+)?PATH=["']?([^"'\n]*)""", text, re.MULTILINE):
-            found = re.sub(r"\$\{?PATH(?::-)?\}?", found, match[1]).strip("\"'{}")
+        for match in re.finditer(r"^\s*(?:export\s+)?PATH=(.*)", text, re.MULTILINE):
+            found = re.sub(r"\$\{PATH\}|\$PATH\b", found.replace("\\", "/"), match[1].strip("\"' "))
     return [part for part in found.split(":") if part.startswith("/")]
 
 

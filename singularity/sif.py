@@ -1,7 +1,7 @@
 """A SIF file, read without a container program: its header, its descriptors, and the small objects in it.
 
-The format is that of sif/pkg/sif (apptainer/sif and sylabs/sif v2): a global header of 128 bytes, a table of
-descriptors of 585 bytes, then the objects; numbers are little-endian. Standard library only, every read has a bound.
+The format is that of pkg/sif in apptainer/sif and sylabs/sif: a global header of 128 bytes, a table of descriptors
+of 585 bytes, then the objects; numbers are little-endian. Standard library only, and every read has a bound.
 """
 
 import json
@@ -10,7 +10,7 @@ import stat
 import struct
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -89,7 +89,7 @@ class Sif:
     labels: dict[str, str]
     definition: str | None
     partitions: tuple[Partition, ...]
-    signatures: tuple[str, ...] = field(default=())  # fingerprint of the key of each signature, hexadecimal or ""
+    signatures: tuple[str, ...] = ()  # fingerprint of the key of each signature, hexadecimal or ""
 
     @property
     def encrypted(self) -> bool:
@@ -115,9 +115,8 @@ class _Object:
 
 
 def shown(path: Path) -> str:
-    """A path for a message: as it is, or quoted where it holds what a terminal would obey."""
-    text = str(path)
-    return text if text.isprintable() else ascii(text)
+    """A path for a message, without what a terminal would obey."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in str(path))
 
 
 def open_image(path: Path) -> BinaryIO:
@@ -204,9 +203,7 @@ def _read(stream: BinaryIO, start: bytes, size: int) -> Sif:
         labels=_labels(metadata.get("labels")) or _labels_alone(stream, objects),
         definition=definition if isinstance(definition, str) else _definition(stream, objects),
         partitions=partitions,
-        signatures=tuple(
-            one.extra[4:24].hex().strip("0") and one.extra[4:24].hex() for one in objects if one.type == _SIGNATURE
-        ),
+        signatures=tuple(_fingerprint(one) for one in objects if one.type == _SIGNATURE),
     )
 
 
@@ -250,7 +247,7 @@ def _partition(one: _Object) -> Partition:
 
 
 def _metadata(stream: BinaryIO, objects: list[_Object]) -> dict[str, Any]:
-    """What `apptainer inspect` shows; {} where the SIF was built before Singularity 3.5 or so."""
+    """What `apptainer inspect` shows; {} where the SIF was built before Singularity 3.7."""
     for one in objects:
         if one.type == _JSON and one.name == _METADATA:
             data = _json(stream, one)
@@ -284,6 +281,11 @@ def _content(stream: BinaryIO, one: _Object) -> bytes:
     if one.size > _MOST_TEXT:
         raise _Broken(f"{one} has {one.size} bytes of text")
     return read_at(stream, one.offset, one.size)
+
+
+def _fingerprint(one: _Object) -> str:
+    """The key that signed: hash type, then 20 bytes of fingerprint, zero where it is not told."""
+    return one.extra[4:24].hex() if any(one.extra[4:24]) else ""
 
 
 def _architecture(code: bytes) -> str:

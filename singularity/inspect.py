@@ -1,0 +1,224 @@
+"""Say what is in an image, whether it is whole, and whether it agrees with its stack."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from singularity import checksum
+from singularity.agreement import agrees, differences
+from singularity.command_line import CommandParser, escaped, fail, run
+from singularity.image import Image, packages_of, read_image, this_architecture
+from singularity.labels import STACK_CONTENT
+from singularity.probe import ProbeError, ask, container_program
+from singularity.report import Report, as_json, as_text, readable_size
+from singularity.sif import ImageDamaged
+from singularity.stack import Stack, StackError, load_stack
+from singularity.toolkit import content_hash
+
+_BAR = 30
+
+
+def examine(
+    path: Path,
+    *,
+    stack: Stack | None = None,
+    ask_inside: bool = False,
+    record: bool = False,
+    compare_checksum: bool = True,
+    timeout_s: float = 300.0,
+    progress: checksum.Progress | None = None,
+) -> Report:
+    """Everything about one image.
+
+    Args:
+        stack: to compare with, whatever the labels say.
+        ask_inside: run the image's Python even where labels tell the packages.
+        record: write the checksum beside the image when its structure is whole.
+        timeout_s: for the image's answer.
+
+    Raises:
+        OSError: the image cannot be read.
+    """
+    report = Report(path=str(path), toolkit=content_hash())
+    try:
+        report.image = image = read_image(path, with_record=False)
+        _integrity(report, image, record, compare_checksum, progress)
+    except ImageDamaged as damaged:
+        report.problems.append(f"{damaged.problem}; {damaged.remedy}")
+        return report
+    if image.architecture not in ("unknown", this_architecture()):
+        report.notes.append(f"it is for {image.architecture}: it does not run on this machine")
+    wanted = stack or _stack_of(report, image)
+    _packages(report, image, wanted, ask_inside, timeout_s)
+    if wanted is not None:
+        _compare(report, image, wanted)
+    return report
+
+
+def _integrity(
+    report: Report, image: Image, record: bool, compare: bool, progress: checksum.Progress | None
+) -> None:
+    if image.kind == "sandbox":
+        return
+    if record:
+        report.sha256, report.checksum = checksum.record(image.path, progress), "recorded now"
+        return
+    try:
+        report.sha256 = checksum.recorded(image.path)
+    except ImageDamaged as wrong:
+        report.checksum = "unreadable record"
+        report.problems.append(str(wrong))
+        return
+    if report.sha256 is None:
+        report.checksum = "none recorded"
+    elif compare:
+        try:
+            report.cached = checksum.verify(image.path, report.sha256, progress).cached
+            report.checksum = "agrees"
+        except ImageDamaged as wrong:
+            report.checksum = "differs"
+            report.problems.append(f"{wrong.problem}; {wrong.remedy}")
+
+
+def _stack_of(report: Report, image: Image) -> Stack | None:
+    """The stack that the labels name."""
+    if image.stack is None:
+        return None
+    try:
+        return load_stack(image.stack)
+    except StackError as wrong:
+        report.problems.append(f"its label: {wrong}; compare with another: --stack NAME")
+        return None
+
+
+def _packages(report: Report, image: Image, stack: Stack | None, ask_inside: bool, timeout_s: float) -> None:
+    report.packages = image.packages
+    told = packages_of(image.labels)
+    if image.packages:
+        report.packages_from = "labels" if image.packages == told else "folders"
+    program = container_program()
+    if not ask_inside and (image.packages or stack is None or program is None):
+        return
+    if program is None:
+        report.problems.append("--run: neither apptainer nor singularity is in PATH; load its module first")
+        return
+    try:
+        inside = ask(image.path, program, timeout_s)
+    except ProbeError as wrong:
+        report.problems.append(f"it could not be asked for its packages: {wrong}")
+        return
+    report.packages, report.packages_from, report.python = inside.packages, "inside", inside.python
+    report.problems += [
+        f"its label says {name} {version}, inside is {inside.packages.get(name, 'none')}: it was changed after it "
+        f"was built; build it again"
+        for name, version in told.items()
+        if not agrees(version, inside.packages.get(name, ""))
+    ]
+
+
+def _compare(report: Report, image: Image, stack: Stack) -> None:
+    report.stack, report.stack_content = stack.name, stack.content
+    if image.stack is not None and image.stack != stack.name:
+        report.notes.append(f"its labels name the stack {image.stack}")
+    elif image.labels.get(STACK_CONTENT, stack.content) != stack.content:
+        report.notes.append(f"the definition of the stack {stack.name} has changed since it was built")
+    if report.packages_from is not None:
+        report.differences, report.compared = differences(stack, report.packages), True
+    elif not report.problems:
+        report.problems.append(
+            f"it cannot be compared with the stack {stack.name}: its labels tell no packages, and no apptainer or "
+            f"singularity is in PATH to ask it; load its module first"
+        )
+
+
+class _Bar:
+    """Progress of a checksum, on a terminal only."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < 0.1:
+            return
+        self._last = now
+        part = done / total if total else 1.0
+        filled = "#" * int(_BAR * part)
+        text = f"\rchecksum [{filled:<{_BAR}}] {100 * part:3.0f} % of {readable_size(total)} "
+        print(text, end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._last:
+            print(f"\r{' ' * (_BAR + 40)}\r", end="", file=sys.stderr, flush=True)
+
+
+def parser() -> CommandParser:
+    """The command's options."""
+    made = CommandParser(
+        "singularity.inspect",
+        "Say what is in an image, whether it is whole, and whether its packages are those of its stack.",
+        notes="The image is not run, unless --run says so or nothing else tells the packages that are to be "
+        "compared with a stack: then its own Python is asked, apart from this machine. A recorded checksum "
+        "(IMAGE.sha256, as sha256sum writes it) is compared.",
+        examples=["python -m singularity.inspect images/verl-cpu.sif"],
+        exit_codes={
+            0: "whole, and it agrees with its stack, or names none and none was asked for",
+            1: "damaged, changed, or other packages; or what was asked for could not be found out",
+            2: "usage",
+        },
+    )
+    made.add_argument("image", metavar="IMAGE", help="a SIF, or a sandbox folder")
+    made.add_argument("--json", action="store_true", help="everything, as one JSON object")
+    made.add_argument("--stack", metavar="NAME", help="compare with this stack, whatever its labels say")
+    made.add_argument("--run", action="store_true", help="ask the image itself, with apptainer or singularity")
+    made.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="for its answer (300)")
+    made.add_argument("--record", action="store_true", help="write its checksum beside it, if it is whole")
+    made.add_argument("--no-checksum", action="store_true", help="do not compare the recorded checksum")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Inspect an image; the exit code as in the help."""
+    args = parser().parse_args(argv)
+    path = Path(args.image)
+    if wrong := _usage(args.image, path, args.record):
+        return fail(wrong, as_json=args.json, code=2, path=args.image)
+    try:
+        stack = load_stack(args.stack) if args.stack else None
+    except StackError as error:
+        return fail(f"--stack: {error}", as_json=args.json, code=2, path=args.image)
+    bar = _Bar()
+    try:
+        report = examine(
+            path,
+            stack=stack,
+            ask_inside=args.run,
+            record=args.record,
+            compare_checksum=not args.no_checksum,
+            timeout_s=args.timeout,
+            progress=bar if sys.stderr.isatty() else None,
+        )
+    except OSError as error:
+        message = f"{error.filename or path}: {error.strerror or error}"
+        return fail(message, as_json=args.json, code=2 if error.filename == str(path) else 1, path=args.image)
+    finally:
+        bar.clear()
+    print(json.dumps(as_json(report), indent=2) if args.json else escaped(as_text(report)))
+    return 0 if report.ok else 1
+
+
+def _usage(name: str, path: Path, record: bool) -> str | None:
+    if re.match(r"[a-z][a-z0-9+.-]*://", name):
+        return f"{name} is an address, not an image here; build it once: apptainer build IMAGE.sif {name}"
+    if record and path.is_dir():
+        return (
+            f"--record: {name} is a folder, which has no checksum; make a SIF of it: apptainer build X.sif {name}"
+        )
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
