@@ -70,22 +70,38 @@ class Stack(_Strict):
     verl: str = Field(description="verl's version, engine.verl of a job")
     base: Fact = Field(description="what the image starts from, as Bootstrap://reference: docker://...")
     python: str = Field("python3", description="interpreter of the packages in the base")
+    python_version: Fact | None = Field(None, description="of that interpreter, major.minor")
     cuda: Fact | None = Field(None, description="CUDA of the image, major.minor")
     driver: Fact | None = Field(None, description="oldest driver of the host for that CUDA")
-    gpus: Fact | None = Field(None, description="GPU architectures that the packages were built for")
+    gpus: Fact | None = Field(
+        None, description="compute capabilities that the packages have code for, separated by spaces: 8.0 9.0"
+    )
     packages: dict[str, Fact] = Field({}, description="versions that the image must have")
     adds: dict[str, Fact] = Field(
         {}, description="versions that the base lacks or has wrong: installed over it, without dependencies"
     )
     requirements: str | None = Field(None, description="folder beside the file with requirements*.txt")
     size_gb: float = Field(gt=0, description="size of the finished image in GB, roughly: for a look at free space")
+    notes: list[str] = Field([], description="what a user of the image has to know, and what is not known of it")
     can: Abilities
 
     @model_validator(mode="after")
-    def _a_gpu_stack_names_its_cuda(self) -> "Stack":
-        missing = [name for name in ("cuda", "driver", "gpus") if getattr(self, name) is None]
+    def _holds_together(self) -> "Stack":
+        missing = [name for name in ("cuda", "driver", "gpus", "python_version") if getattr(self, name) is None]
         if self.device == "cuda" and missing:
             raise ValueError(f"a stack for cuda names {', '.join(missing)}, too")
+        for name, fact in (("cuda", self.cuda), ("python_version", self.python_version)):
+            if fact is not None and not re.fullmatch(r"\d+\.\d+", fact.value):
+                raise ValueError(f"{name}: value {fact.value!r} is not major.minor (quoted, as '13.0')")
+        if self.gpus is not None and not re.fullmatch(r"\d+\.\d( \d+\.\d)*", self.gpus.value):
+            raise ValueError(
+                f"gpus: value {self.gpus.value!r} is not a list of compute capabilities, as '8.0 9.0'"
+            )
+        twice = {normalised(name) for name in self.packages} & {normalised(name) for name in self.adds}
+        if twice:
+            raise ValueError(f"{', '.join(sorted(twice))}: in packages and in adds; name it once")
+        if self.requirements and not self.requirement_files:
+            raise ValueError(f"requirements: no requirements*.txt in singularity/stacks/{self.requirements}/")
         return self
 
     @property
