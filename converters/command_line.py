@@ -107,7 +107,7 @@ def run(main: Callable[[], int]) -> int:
     """The exit code of a whole process: that of `main`, 130 after Ctrl-C, 141 where standard output was closed
     early (`| head`), 1 where it or a file that nobody looked after cannot be written or read."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # names that the locale has no characters for
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as of a job in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)

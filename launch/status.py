@@ -1,24 +1,26 @@
+# PYTHON_ARGCOMPLETE_OK
 """Show what a job is doing, or how it ended and why, on one screen.
 
-    python -m launch.status                      the newest run below ./outputs
-    python -m launch.status 1234                 the run of Slurm job 1234 below ./outputs
-    python -m launch.status outputs/x/run-1234   a run directory
-
-Exit codes: 0 shown, whatever became of the job; 1 there is no such run; 2 usage.
+python -m launch.status                      the newest run below ./outputs
+python -m launch.status 1234                 the run of Slurm job 1234 below ./outputs
+python -m launch.status outputs/x/run-1234   a run directory
 """
 
 import argparse
 import io
 import json
 import math
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from singularity.command_line import CommandParser, fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
 
 from launch.run_record import RunRecord, duration, read_run, waiting
 from launch.slurm_queue import ask
@@ -27,14 +29,21 @@ from launch.supervisor.log_tail import printable
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
 _SHOWN_NODES = 8
-_EPILOG = """\
-example: python -m launch.status outputs/qwen3-4b-grpo/run-1234 --json
-
-states: pending (in the queue), starting (no sign of the head node yet), running, silent (no sign of life of the
-        head node), requeued, completed, failed, cancelled, timeout (the time limit ended it: its verdict says
-        "failed", kind "wall-time"), ended (without a verdict)
-exit codes: 0 shown, whatever became of the job (its own code is "exit_code" of --json); 1 no such run; 2 usage
+_NOTES = """\
+states: pending (in the queue), starting (no sign of the head node yet), running, silent (no sign of life of the \
+head node), requeued, completed, failed, cancelled, timeout (the time limit ended it: its verdict says "failed", \
+kind "wall-time"), ended (without a verdict).
 """
+_EXAMPLES = (
+    "python -m launch.status",
+    "python -m launch.status 1234 --watch 10",
+    "python -m launch.status outputs/qwen3-4b-grpo/run-1234 --json",
+)
+_EXIT_CODES = {
+    0: 'shown, whatever became of the job (its own code is "exit_code" of --json); Ctrl-C of --watch',
+    1: "there is no such run",
+    2: "usage",
+}
 
 
 class NoRunError(LookupError):
@@ -242,37 +251,40 @@ def _seconds(text: str) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m launch.status",
-        description="Show what a job is doing, or how it ended and why.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = CommandParser(
+        "launch.status",
+        "Show what a job is doing, or how it ended and why.",
+        notes=_NOTES,
+        examples=_EXAMPLES,
+        exit_codes=_EXIT_CODES,
     )
-    parser.add_argument("run", nargs="?", help="job id or run directory [the newest below ./outputs]")
-    parser.add_argument("--json", action="store_true", help="as JSON, with the reward of every step")
-    parser.add_argument("--watch", type=_seconds, metavar="S", help="again every S seconds, until the job is over")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="job id or run directory [the newest below ./outputs]"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the report as JSON, with the reward of every step"
+    )
+    parser.add_argument(
+        "--watch", type=_seconds, metavar="S", help="show it again every S seconds, until the job is over"
+    )
     args = parser.parse_args(argv)
     clear = "\x1b[H\x1b[2J" if args.watch and not args.json and sys.stdout.isatty() else ""
     while True:
         try:
-            run = _read(args.run)
+            found = _read(args.run)
+            print(clear + _shown(found, args.json), flush=True)
+            if args.watch is None or found.over:
+                return 0
+            time.sleep(args.watch)
         except NoRunError as error:
-            print(f"error: {printable(str(error), 1000)}", file=sys.stderr)
-            return 1
-        print(clear + _shown(run, args.json), flush=True)
-        if args.watch is None or run.over:
-            return 0
-        time.sleep(args.watch)
+            return fail(printable(str(error), 1000), as_json=args.json)
+        except KeyboardInterrupt:
+            if args.watch is None:
+                raise
+            return 0  # the way out
 
 
 if __name__ == "__main__":
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # bars, in a locale that has none
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:  # the way out of --watch
-        sys.exit(0)
-    except BrokenPipeError:  # ... | head
-        # Python flushes stdout once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
+    sys.exit(run(main))

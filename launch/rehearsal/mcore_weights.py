@@ -7,8 +7,8 @@ One process on the CPU backend; run it with the environment of `launch.rehearsal
 
 from __future__ import annotations
 
-import argparse
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -53,12 +53,9 @@ def convert(source: Path, target: Path) -> int:
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m launch.rehearsal.mcore_weights", description=__doc__)
-    parser.add_argument("source", type=Path, metavar="HF_DIR")
-    parser.add_argument("target", type=Path, metavar="OUT_DIR")
-    arguments = parser.parse_args()
-    print(f"{arguments.target}: {convert(arguments.source, arguments.target)} entries")
+    """A part of `launch.rehearsal.prepare`, no command of its own."""
+    source, target = map(Path, sys.argv[1:])
+    print(f"{target}: {convert(source, target)} entries")
 
 
 if __name__ == "__main__":  # dist_checkpointing's writer starts processes that import this module

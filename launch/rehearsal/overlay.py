@@ -1,15 +1,11 @@
+# PYTHON_ARGCOMPLETE_OK
 """An environment like this one, with another version of verl.
 
-    python -m launch.rehearsal.overlay --verl 0.8.0 --out .envs/verl-0.8.0
-
-verl 0.8.0 runs on the packages that are pinned for 0.9.1 (0.6.1 does not), so that it needs no environment of its
-own: DIR is a venv that holds verl's wheel and nothing else, and takes every other package from the environment
-of the Python that runs this. A rehearsal runs with it by LAUNCH_PYTHON=DIR/bin/python.
+python -m launch.rehearsal.overlay --verl 0.8.0 --out .envs/verl-0.8.0
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +14,14 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+from singularity.command_line import CommandParser, fail, run
+
 VERSIONS = ("0.8.0",)
+_NOTES = """\
+verl 0.8.0 runs on the packages that are pinned for 0.9.1 (0.6.1 does not), so that it needs no environment of \
+its own: DIR is a venv that holds verl's wheel and nothing else, and takes every other package from the \
+environment of the Python that runs this. A rehearsal runs with it by LAUNCH_PYTHON=DIR/bin/python.
+"""
 
 
 class OverlayError(RuntimeError):
@@ -66,18 +69,22 @@ def make_overlay(verl: str, out: Path) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; 0 made, 1 failed, 2 usage."""
-    parser = argparse.ArgumentParser(prog="python -m launch.rehearsal.overlay", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--verl", choices=VERSIONS, default=VERSIONS[-1])
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser = CommandParser(
+        "launch.rehearsal.overlay",
+        "Make an environment like this one, with another version of verl.",
+        notes=_NOTES,
+        examples=["python -m launch.rehearsal.overlay --verl 0.8.0 --out .envs/verl-0.8.0"],
+        exit_codes={0: "made, or there already", 1: "not made", 2: "usage"},
+    )
+    parser.add_argument("--verl", choices=VERSIONS, default=VERSIONS[-1], help="version of verl [%(default)s]")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the environment")
     arguments = parser.parse_args(argv)
     try:
         print(make_overlay(arguments.verl, arguments.out))
     except (OverlayError, OSError) as error:
-        print(f"overlay: {error}", file=sys.stderr)
-        return 1
+        return fail(str(error))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

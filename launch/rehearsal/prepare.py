@@ -1,17 +1,11 @@
+# PYTHON_ARGCOMPLETE_OK
 """Make the models of a rehearsal, without any download.
 
-    python -m launch.rehearsal.prepare --out DIR --verl 0.9.1 --actor megatron --rollout hf
-
-DIR/policy        tiny causal LM (bfloat16) and its tokenizer
-DIR/reward_model  tiny AutoModelForSequenceClassification (num_labels 1) and the same tokenizer
-DIR/policy_mcore  the policy as a Megatron torch_dist checkpoint, for actor=megatron
-
-Each folder appears complete or not at all; what is there already is kept.
+python -m launch.rehearsal.prepare --out DIR --verl 0.9.1 --actor megatron --rollout hf
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -25,8 +19,18 @@ from typing import Any
 
 from launch.rehearsal.overrides import ACTORS, ROLLOUTS, VERSIONS, cpu_environment
 from launch.rehearsal.tiny_policy import FAMILIES
+from singularity.command_line import CommandParser, fail, run
 
 _RECORD = "rehearsal.json"
+_NOTES = """\
+  DIR/policy        tiny causal LM (bfloat16) and its tokenizer
+  DIR/reward_model  tiny AutoModelForSequenceClassification (num_labels 1) and
+                    the same tokenizer
+  DIR/policy_mcore  the policy as a Megatron torch_dist checkpoint, with
+                    --actor megatron
+
+Each folder appears complete or not at all; what is there already is kept.
+"""
 # The tokenizer learns from it too, so that a question takes half the tokens (see training_text).
 SAMPLE = Path(__file__).resolve().parents[2] / "data_prep" / "samples" / "gsm8k" / "train.jsonl"
 
@@ -146,20 +150,27 @@ def prepare(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; 0 made, 1 failed, 2 usage."""
-    parser = argparse.ArgumentParser(prog="python -m launch.rehearsal.prepare", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--verl", choices=VERSIONS, required=True)
-    parser.add_argument("--actor", choices=ACTORS, required=True)
-    parser.add_argument("--rollout", choices=ROLLOUTS, default="hf")
-    parser.add_argument("--family", choices=FAMILIES, default="qwen3")
+    parser = CommandParser(
+        "launch.rehearsal.prepare",
+        "Make the models of a rehearsal, without any download.",
+        notes=_NOTES,
+        examples=["python -m launch.rehearsal.prepare --out models --verl 0.9.1 --actor megatron"],
+        exit_codes={0: "made, or there already", 1: "not made", 2: "usage"},
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make them in")
+    parser.add_argument("--verl", choices=VERSIONS, required=True, help="version of verl that is installed here")
+    parser.add_argument("--actor", choices=ACTORS, required=True, help="actor.strategy of the job")
+    parser.add_argument("--rollout", choices=ROLLOUTS, default="hf", help="what generates [%(default)s]")
+    parser.add_argument(
+        "--family", choices=FAMILIES, default="qwen3", help="architecture of the policy [%(default)s]"
+    )
     parser.add_argument(
         "--corpus",
         type=Path,
         nargs="+",
         default=[SAMPLE],
         metavar="FILE",
-        help="JSONL texts for the tokenizer (default: the GSM8K sample)",
+        help="JSONL texts for the tokenizer [the GSM8K sample]",
     )
     arguments = parser.parse_args(argv)
     try:
@@ -172,10 +183,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             corpus=arguments.corpus,
         )
     except (PrepareError, OSError, ValueError) as error:
-        print(f"prepare: {error}", file=sys.stderr)
-        return 1
+        return fail(str(error))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))
