@@ -91,6 +91,7 @@ def test_packages_over_an_image_fulfil_what_the_wheels_ask_for(name: str):
     stack, asked = load_stack(name), requires_dist()
     wheels = [("verl", stack.verl), ("sglang", stack.packages["sglang"].value)]
     wheels += [(normalised(added), fact.value) for added, fact in stack.adds.items()]
+    assert [wheel for wheel in wheels if wheel not in asked] == [], f"record what they ask for in {RECORDED}"
     wrong = [
         f"{wheel} wants {requirement}, the stack has {stack.pins[normalised(requirement.name)]}"
         for wheel, version in wheels
