@@ -1,10 +1,11 @@
 # What a job's script does beside its one srun: the run directory, the container on each node, the wait for srun, and the
 # verdict when no head node lives to write one. Sourced by the script, bash 4.4 and later, with its settings: NAME RUN_DIR
-# CHECKPOINT_DIR ATTEMPT NODES MAX_RESTARTS IMAGE, and STAGED (empty: the image is used where it is).
+# CHECKPOINT_DIR ATTEMPT NODES MAX_RESTARTS IMAGE IMAGE_SIZE IMAGE_SHA256, and STAGED (empty: the image is used where it is).
 # shellcheck shell=bash disable=SC2153
 printf -v STARTED '%(%Y-%m-%dT%H:%M:%S%z)T' -1
 CANCELLED=false
 WAITS_FOR= # a child that works before srun
+SUM= # SHA-256 of the image, once it is computed
 GOES_ON="the job goes on from its last checkpoint"
 
 # ---- failures and verdicts
@@ -58,6 +59,10 @@ said_by_srun() { # its last line about a node that it lost
   output_backwards | grep -aoE '^srun: error: .*(failed on node|[Nn]ode failure on) .*' | sed -n '1s/^srun: error: //p'
 }
 
+said_by_container() { # the first line by which apptainer or singularity gave up
+  output_backwards | grep -aE '^(FATAL|ERROR):? ' | tail -n 1 | tr -s '[:blank:]' ' '
+}
+
 is_cancelled() { # by a person: Slurm ends a job for a lost node, at the time limit, or for another job, in the same way
   [[ $CANCELLED == true ]] && ! output_backwards | grep -aE '^slurmstepd: error: \*\*\* .* DUE TO ' >/dev/null
 }
@@ -92,6 +97,9 @@ leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
   elif [[ $CANCELLED == true ]]; then
     state=cancelled code=143 cause="cancelled, and killed before the head node could say more"
     text=$(failure job cancelled "$cause" "submit again: $GOES_ON" "$code")
+  elif said=$(said_by_container) && [[ -n $said ]]; then
+    code=20 cause="image $IMAGE is damaged or cannot be started by $(basename "$RUNTIME"): $said" said=
+    text=$(failure setup image "$cause" "look at it: python -m singularity.inspect $IMAGE; copy or build it again" "$code")
   else
     ((code > 0 && code < 128)) || code=28
     text=$(failure head unrecognised "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
@@ -132,7 +140,7 @@ make_run_dir() {
     die setup "started again $ATTEMPT times" "look at the earlier verdicts; recovery.max_restarts is $MAX_RESTARTS"
 }
 
-end_before_srun() { # the job is cancelled while the image is copied, or before
+end_before_srun() { # the job is cancelled while the image is compared or copied, or before
   trap '' TERM INT HUP USR1 USR2
   [[ -z $WAITS_FOR ]] || kill "$WAITS_FOR" 2>/dev/null || true
   echo "$NAME: cancelled before its nodes started" >&2
@@ -170,20 +178,50 @@ ends_at() { # end of the allocation in Unix seconds; older Slurms do not tell it
   [[ ! $text =~ ^[0-9]+$ ]] || echo "$text"
 }
 
-copy_image() { # to STAGED on each node; sets SUM
-  local folder=${STAGED%/*} sum
+compare_image() { # [sum]: the image with what was rendered and with its recorded sum, before a node starts anything
+  local size recorded=$IMAGE_SHA256 again="copy or build it again; if it is meant to be this one, render the job again"
+  [[ -f $IMAGE ]] || return 0 # a sandbox
+  size=$(stat -L -c %s -- "$IMAGE")
+  [[ -z $IMAGE_SIZE || $size == "$IMAGE_SIZE" ]] ||
+    die image "image $IMAGE has $size bytes, and had $IMAGE_SIZE when the job was rendered: changed or cut short since" "$again"
+  [[ ${1:-} == sum ]] || return 0
+  if [[ -z $recorded && -e $IMAGE.sha256 ]]; then
+    recorded=$(recorded_sum) || die image "$IMAGE.sha256 has no SHA-256 sum of ${IMAGE##*/}" \
+      "record it again: python -m singularity.inspect --record $IMAGE"
+  fi
+  [[ -n $recorded ]] || return 0
+  sum_image
+  [[ $SUM == "$recorded" ]] ||
+    die image "image $IMAGE has the SHA-256 sum $SUM, recorded is $recorded: changed or damaged" "$again"
+}
+
+recorded_sum() { # in IMAGE.sha256, as sha256sum writes it, or a sum alone
+  local text
+  text=$(head -c 1048576 -- "$IMAGE.sha256" | tr -d '\0')
+  text=$(grep -F -- "${IMAGE##*/}" <<<"$text" || echo "$text")
+  [[ ${text%%$'\n'*} =~ (^|[^[:xdigit:]])([[:xdigit:]]{64})([^[:xdigit:]]|$) ]] && echo "${BASH_REMATCH[2],,}"
+}
+
+sum_image() { # sets SUM
+  local sum
+  [[ -z $SUM ]] || return 0
+  # In the background, since bash does not see a signal before a program in the foreground has ended.
+  exec {sum}< <(exec sha256sum <"$IMAGE")
+  WAITS_FOR=$!
+  wait "$WAITS_FOR" || die missing-path "image $IMAGE cannot be read" "look at its disk"
+  read -ru "$sum" SUM _
+  WAITS_FOR=
+}
+
+copy_image() { # to STAGED on each node
+  local folder=${STAGED%/*}
   case $(stat -f -c %T -- "$folder" 2>/dev/null) in
     nfs* | lustre | gpfs | fhgfs | ceph | cifs | smb* | panfs | afs)
       die setup "$folder is on a shared file system" "set container.stage_dir to a folder on the nodes' own disks"
       ;;
   esac
   echo "copying the image to $STAGED on each node"
-  # In the background, since bash does not see a signal before a program in the foreground has ended.
-  exec {sum}< <(exec sha256sum <"$IMAGE")
-  WAITS_FOR=$!
-  wait "$WAITS_FOR" || die missing-path "image $IMAGE cannot be read" "look at its disk"
-  # shellcheck disable=SC2034 # for the script
-  read -ru "$sum" SUM _
+  sum_image
   sbcast --force -- "$IMAGE" "$STAGED" &
   WAITS_FOR=$!
   wait "$WAITS_FOR" && return

@@ -30,12 +30,14 @@ def _named_folders(job: Job, *, rehearse: bool, sample_data: bool) -> list[str]:
 
 
 def bind_mounts(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> list[str]:
-    """Project, toolkit, what the job names outside of them, what links there point to, and `container.binds`.
+    """Project, toolkit (unless the image's own runs), what the job names outside of them, what links there point
+    to, and `container.binds`.
 
     A folder below another one of the list is left out; the order is the one above, wherever the folders lie.
     """
     named = _named_folders(job, rehearse=rehearse, sample_data=sample_data)
-    folders = [project, toolkit_folder(project), *(Path(os.path.normpath(project / name)) for name in named)]
+    toolkit = [] if job.container.toolkit == "image" else [toolkit_folder(project)]
+    folders = [project, *toolkit, *(Path(os.path.normpath(project / name)) for name in named)]
     # A link is followed inside the container, where its target must be, too.
     folders += [folder.resolve() for folder in folders]
     kept = [

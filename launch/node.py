@@ -16,6 +16,7 @@ if __package__ in (None, ""):
     # By path, so that PYTHONPATH stays the image's own; modules of launch/ must not shadow others.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from launch.supervisor.devices import driver_warnings
 from launch.supervisor.guard import failed_alone, flush, guarded
 from launch.supervisor.limits import low_limits, raise_open_files
 from launch.supervisor.node_folder import clean_up, make_temp_dir
@@ -53,7 +54,12 @@ def _role(settings: Settings) -> Callable[[Settings, Callable[[], Optional[int]]
 def _supervise(settings: Settings) -> int:
     started = time.time()
     try:
-        for text in (*raise_open_files(), *low_limits(shared_memory=not settings.logical_gpus)):
+        warnings = (
+            *raise_open_files(),
+            *low_limits(shared_memory=not settings.logical_gpus),
+            *driver_warnings(settings.min_driver),
+        )
+        for text in warnings:
             say(settings, f"warning: {text}", to=sys.stderr)
         in_ray = not (settings.reward_node and settings.rank == settings.reward_rank)
         if in_ray and settings.ray_cpus < settings.min_cpus:

@@ -26,6 +26,9 @@ from launch.sizing.plan_table import plan_data, plan_table
 from launch.tokens import hide
 from launch.toolkit import place_toolkit, toolkit_folder
 
+_SITE, _NO_SITE = "cluster.yaml", "none"
+_OF_A_RUN = "job.json"  # in a run directory, with the site's values
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -37,6 +40,12 @@ def _parser() -> argparse.ArgumentParser:
         "--template", choices=TEMPLATES, help="algorithm; may be left out where the job file names it"
     )
     parser.add_argument("--job", type=Path, metavar="FILE", help="job file (YAML); without it: the defaults")
+    parser.add_argument(
+        "--site",
+        metavar="FILE",
+        help="what all jobs of a cluster have in common, written like a job file, below its values; none: no such "
+        "file [cluster.yaml here, if there; none for a job.json of a run, which has its values]",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -101,6 +110,7 @@ class _Report:
     whole: bool  # false: the rules saw defaults in place of what was wrong
     written: str | None = None
     checked: bool = False  # --check-only: nothing else tells that it is done
+    site: Path | None = None
 
     @property
     def findings(self) -> list[Finding]:
@@ -122,6 +132,7 @@ class _Report:
         plan = self.planned
         report = {
             "written": self.written,
+            "site": self.site and str(self.site),
             "findings": [finding.__dict__ for finding in self.findings],
             "plan": plan and plan_data(plan.job, plan_layout(plan.job), plan.memory),
         }
@@ -129,6 +140,8 @@ class _Report:
 
     def lines(self) -> Iterator[str]:
         """For people."""
+        if self.site is not None:
+            yield f"with {self.site}"
         if self.planned is not None:
             plan = self.planned
             tight = any(finding.id.startswith("memory-") for finding in plan.findings)
@@ -140,6 +153,14 @@ class _Report:
             yield f"wrote {self.written}"
 
 
+def _site(args: argparse.Namespace) -> Path | None:
+    """The site's file: the named one, or the one that lies here."""
+    if args.site is not None:
+        return None if args.site == _NO_SITE else Path(args.site)
+    here = Path(_SITE)
+    return here if here.exists() and (args.job is None or args.job.name != _OF_A_RUN) else None
+
+
 def _tell(report: _Report, *, as_json: bool) -> None:
     if as_json:
         print(report.as_json())
@@ -149,11 +170,16 @@ def _tell(report: _Report, *, as_json: bool) -> None:
 
 
 def _render(args: argparse.Namespace) -> _Report:
-    """Read, review and write a job."""
+    """Read, review and write a job; tell which site's values it has."""
+    site = _site(args)
+    return replace(_rendered(args, site), site=site)
+
+
+def _rendered(args: argparse.Namespace, site: Path | None) -> _Report:
     problems: list[Finding] = []
     job: Job | None
     try:
-        job = load_job(args.template, args.job, args.set)
+        job = load_job(args.template, args.job, args.set, site)
     except JobError as wrong:
         job, problems = wrong.rest, wrong.problems
     whole = not problems

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.checks import check_job
+from launch.checks.image import check_checksum
 from launch.checks.memory import estimate_job
 from launch.checks.secrets import secrets_in
 from launch.checks.text import check_text
@@ -13,6 +14,7 @@ from launch.config import Job
 from launch.engines import TrainerCommand
 from launch.engines.raw_overrides import RawFinding, check_raw_overrides, fold
 from launch.finding import Finding, error, warning
+from launch.image_stack import job_image
 from launch.rehearsal.shrink import rehearse as shrink
 from launch.script import RenderRequest, render_script
 from launch.sizing.layout import plan_layout
@@ -134,6 +136,7 @@ def review(
     memory = None if rehearse else estimate_job(job, project)
     real, job = job, shrink(job) if rehearse else job
     findings += check_job(job, project, rehearse=rehearse, sample_data=sample_data)
+    findings += check_checksum(job, job_image(job, project, rehearse=rehearse))
     findings += _of_the_real_job(real, project, findings) if rehearse else []
     script = None
     if plan_layout(job).train_world >= 1:

@@ -16,11 +16,12 @@ from launch.binds import bind_mounts
 from launch.config import Job
 from launch.engines import TrainerCommand, trainer_command
 from launch.engines.raw_values import raw_value
+from launch.image_stack import JobImage, JobStack, job_image, job_stack
 from launch.rehearsal.overrides import cpu_environment, ray_cpus
 from launch.sizing.cpus import cpus_on_fullest
 from launch.sizing.layout import plan_layout
 from launch.toolkit import toolkit_folder
-from singularity.toolkit import VERSION
+from singularity.toolkit import IN_IMAGE, VERSION
 
 _SCRIPT_HASH = re.compile(r"(?<=; script )[0-9a-f]{12}(?=\. )")
 _PLACEHOLDER = "@SCRIPT_HASH@"
@@ -53,6 +54,16 @@ class RenderRequest:
     def trainer(self) -> TrainerCommand:
         """The command that trains the job."""
         return trainer_command(self.job, self.project, rehearse=self.rehearse, sample_data=self.sample_data)
+
+    @cached_property
+    def image(self) -> JobImage:
+        """The image as it lies here now."""
+        return job_image(self.job, self.project, rehearse=self.rehearse)
+
+    @cached_property
+    def stack(self) -> JobStack:
+        """What the image can do."""
+        return job_stack(self.job, self.image, rehearse=self.rehearse)
 
 
 def sbatch_options(job: Job, *, rehearse: bool) -> list[str]:
@@ -127,6 +138,7 @@ def _node_options(request: RenderRequest) -> str:
         options += f" --interface={shlex.quote(job.cluster.network_interface)}"
     if not request.rehearse:
         options += f" --min-cpus {cpus_on_fullest(job)}"
+        options += f" --min-driver {request.stack.driver}" if request.stack.driver else ""
     options += f" --join-timeout {job.cluster.join_timeout_s:g} --ready-timeout {job.reward.ready_timeout_s:g}"
     options += f" --end-margin {job.checkpoint.before_end_s:g}"
     if job.recovery.stalled_s is not None:
@@ -164,6 +176,19 @@ def _reward_options(request: RenderRequest) -> list[str]:
 def _resumes(job: Job) -> bool:
     """Whether verl looks for the newest checkpoint by itself: no raw override says otherwise."""
     return (raw_value(job.overrides, "trainer.resume_mode") or "auto") == "auto"
+
+
+def _image_values(request: RenderRequest) -> dict[str, Any]:
+    """The image as it is now, for the job to compare; "" where that is not known."""
+    job, found = request.job, request.image.found
+    return {
+        "image": str(request.project / job.container.image),
+        "image_key": request.image.field,
+        "image_size": "" if found is None or found.size is None else found.size,
+        "image_sha256": (found.checksum if found is not None and job.container.verify else None) or "",
+        "toolkit_inside": IN_IMAGE if job.container.toolkit == "image" else None,
+        "stack": request.stack.stack.name if request.stack.known else None,
+    }
 
 
 def _data_files(request: RenderRequest) -> list[str]:
@@ -251,8 +276,6 @@ def render_script(request: RenderRequest) -> str:
             sbatch=sbatch_options(job, rehearse=request.rehearse),
             project=str(request.project),
             toolkit=str(toolkit_folder(request.project)),
-            image=str(request.project / job.container.image),
-            image_key="rehearsal.image" if request.rehearse else "container.image",
             output=str(request.project / job.output_dir),
             env_file=str(request.project / job.container.env_file) if job.container.env_file else None,
             modules=job.cluster.modules,
@@ -273,6 +296,7 @@ def render_script(request: RenderRequest) -> str:
             data_files=[] if request.sample_data else _data_files(request),
             given_lines=_given_lines(request),
             resolved_lines=_lines(job.model_dump(mode="json")),
+            **_image_values(request),
             **_in_output(request),
         )
     )

@@ -6,6 +6,7 @@ from launch.checks.batch import check_batch
 from launch.checks.capability import check_capability
 from launch.checks.data import check_data
 from launch.checks.files import check_binds, check_files
+from launch.checks.image import check_image
 from launch.checks.memory import check_memory
 from launch.checks.model import check_model
 from launch.checks.plan import check_gpus
@@ -17,9 +18,11 @@ from launch.checks.reward_node import check_reward_node
 from launch.checks.reward_server import check_reward_server
 from launch.checks.secrets import check_env_file, check_secrets, check_wandb
 from launch.checks.slurm import check_slurm
+from launch.checks.stack import check_stack
 from launch.checks.text import check_text
 from launch.config import Job
 from launch.finding import Finding
+from launch.image_stack import job_image, job_stack
 
 
 def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> list[Finding]:
@@ -28,8 +31,12 @@ def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
     `project` is the folder that relative paths start from. A rehearsal has models of its own, and with
     `sample_data` data of its own, so that the job's are not looked at.
     """
+    image = job_image(job, project, rehearse=rehearse)
+    said = job_stack(job, image, rehearse=rehearse)
     findings = [
-        *check_capability(job, rehearse=rehearse),
+        *check_stack(job, image, said, rehearse=rehearse),
+        *check_image(job, image, said),
+        *check_capability(job, said, rehearse=rehearse),
         *check_gpus(job, rehearse=rehearse, project=project),
         *check_batch(job),
         *check_text(job),
@@ -44,7 +51,7 @@ def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
         *check_reward_server(job),
     ]
     if not rehearse:
-        findings += check_precision(job)
+        findings += check_precision(job, said)
         findings += check_wandb(job, project)
         findings += check_model(job, project)
         findings += check_reward_model(job, project)

@@ -7,18 +7,16 @@ from pydantic import BaseModel
 from launch.checks.ignored import check_ignored
 from launch.config import Job
 from launch.finding import Finding, error, warning
+from launch.image_stack import JobStack, cpu_stacks, why_not
+from singularity.stack import Abilities
 
 
-def check_capability(job: Job, *, rehearse: bool) -> Iterator[Finding]:
+def check_capability(job: Job, said: JobStack, *, rehearse: bool) -> Iterator[Finding]:
     """Combinations that verl refuses only once Ray is up, or takes and does something else with."""
-    yield from _mode(job)
-    yield from _dynamic_sampling(job)
-    if rehearse and job.engine.verl != "0.9.1" and job.rehearsal.rollout == "vllm":
-        yield error(
-            "rehearsal-rollout",
-            f"verl {job.engine.verl} has no vllm rehearsal on CPU",
-            "set rehearsal.rollout=hf, or engine.verl=0.9.1",
-        )
+    yield from _mode(job, said.stack.can)
+    yield from _dynamic_sampling(job, said.stack.can)
+    if rehearse and job.rehearsal.rollout == "vllm":
+        yield from _vllm_rehearsal(job, said)
     yield from _algorithm(job)
     yield from _reward(job)
     if not rehearse:  # shrinking sets fields, too
@@ -27,21 +25,13 @@ def check_capability(job: Job, *, rehearse: bool) -> Iterator[Finding]:
         yield from check_ignored(job)
 
 
-def _mode(job: Job) -> Iterator[Finding]:
-    if job.engine.verl == "0.6.1" and job.engine.mode == "one_step_off":
-        yield error(
-            "engine-mode",
-            "verl 0.6.1 has no one_step_off trainer in its package, and its recipe has no Megatron with SGLang",
-            "set engine.mode=sync, or engine.verl=0.9.1",
-        )
-    if job.engine.mode == "one_step_off" and job.algorithm.estimator == "gae" and job.engine.verl != "0.6.1":
-        # experimental/separation/ray_trainer.py, _create_critic_class: NotImplementedError for megatron and fsdp2.
-        yield error(
-            "one-step-off-critic",
-            f"algorithm.estimator=gae: the one_step_off trainer of verl {job.engine.verl} cannot make a critic "
-            f"({job.actor.strategy}: NotImplementedError)",
-            "set engine.mode=sync, or an estimator without a critic (algorithm.estimator=grpo)",
-        )
+def _mode(job: Job, can: Abilities) -> Iterator[Finding]:
+    if job.engine.mode == "one_step_off" and not can.one_step_off.able:
+        yield error("engine-mode", why_not(can.one_step_off), can.one_step_off.instead)
+    elif job.engine.mode == "one_step_off" and job.algorithm.estimator == "gae":
+        critic = can.one_step_off_critic
+        if not critic.able:
+            yield error("one-step-off-critic", f"algorithm.estimator=gae: {why_not(critic)}", critic.instead)
     if job.engine.mode == "one_step_off" and job.rollout.free_cache:
         yield error(
             "free-cache",
@@ -58,22 +48,43 @@ def _mode(job: Job) -> Iterator[Finding]:
         )
 
 
-def _dynamic_sampling(job: Job) -> Iterator[Finding]:
+def _vllm_rehearsal(job: Job, said: JobStack) -> Iterator[Finding]:
+    stacks = cpu_stacks(job.engine.verl)
+    if not any(stack.can.vllm.able for stack in stacks):
+        why = f": {why_not(stacks[0].can.vllm)}" if stacks else ""
+        yield error(
+            "rehearsal-rollout",
+            f"verl {job.engine.verl} has no vllm rehearsal on CPU{why}",
+            "set rehearsal.rollout=hf, or engine.verl=0.9.1",
+        )
+    elif said.known and not said.stack.can.vllm.able:
+        yield warning(
+            "rehearsal-rollout",
+            f"rehearsal.rollout=vllm: stack {said.stack.name} ({said.said_by}): {why_not(said.stack.can.vllm)}",
+            f"{said.stack.can.vllm.instead}, or use another rehearsal.image; bash runs it here without the image",
+        )
+
+
+def _dynamic_sampling(job: Job, can: Abilities) -> Iterator[Finding]:
     groups = job.algorithm.filter_groups
     if not groups.enable:
         return
-    if job.engine.mode == "one_step_off" or job.engine.verl != "0.9.1":
+    sampling = can.dynamic_sampling
+    if not sampling.able:
+        yield error("dynamic-sampling", f"algorithm.filter_groups.enable: {why_not(sampling)}", sampling.instead)
+        return
+    if job.engine.mode == "one_step_off":
         yield error(
             "dynamic-sampling",
-            f"algorithm.filter_groups.enable: verl {job.engine.verl} {job.engine.mode} has no dynamic sampling; "
-            "it is in the V1 trainer of 0.9.1 alone (verl/trainer/ppo/v1/replay_buffer.py)",
-            "set algorithm.filter_groups.enable=false, or engine.mode=sync with engine.verl=0.9.1",
+            f"algorithm.filter_groups.enable: verl {job.engine.verl} samples dynamically in sync mode alone "
+            f"({sampling.source})",
+            "set algorithm.filter_groups.enable=false, or engine.mode=sync",
         )
         return
     yield warning(
         "endless-sampling",
-        "algorithm.filter_groups has no limit in verl 0.9.1 (its V1 trainer ignores max_num_gen_batches): where "
-        "every reward is the same, the first step never ends",
+        f"algorithm.filter_groups has no limit in verl {job.engine.verl} (its V1 trainer ignores "
+        "max_num_gen_batches): where every reward is the same, the first step never ends",
         "look at rewards of a rehearsal first, and keep cluster.time short",
     )
     yield warning(

@@ -11,7 +11,6 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from launch.binds import bind_mounts
-from launch.checks.image import check_image
 from launch.config import Job
 from launch.finding import Finding, error, warning
 from launch.toolkit import toolkit_folder
@@ -98,8 +97,6 @@ def check_files(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -
         if field in ("checkpoint.dir", "container.env_file"):
             continue
         yield from _check_there(job, field, name, project)
-    image = ("rehearsal.image", job.rehearsal.image) if rehearse else ("container.image", job.container.image)
-    yield from check_image(*image, project)
     yield from _check_output(job, project, rehearse=rehearse)
     yield from _check_places(job, project, rehearse=rehearse)
 
@@ -132,7 +129,7 @@ def _check_there(job: Job, field: str, name: str, project: Path) -> Iterator[Fin
         remedy = f"correct {field}; relative paths start from {project}"
         id_ = "missing-file"
         if field == "rehearsal.image":
-            build = f"singularity build {shlex.quote(str(path))} singularity/stacks/cpu/cpu.def"
+            build = f"python3 -m singularity.build --stack cpu -o {shlex.quote(str(path))}"
             id_ = "missing-image"
             remedy = f"sbatch needs it (in the toolkit's folder: {build}); bash runs the rehearsal here without it"
         yield Finding(id_, "error" if _is_named(job, field) else "warning", f"{field}: no {path}", remedy)

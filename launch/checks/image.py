@@ -1,67 +1,127 @@
-"""The container image, looked at without running it."""
+"""The image of a job: whole, the recorded one, with the packages of its stack and the toolkit asked for."""
 
-import os
 import re
-from collections.abc import Iterator
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from launch.finding import Finding, error
+from launch.config import Job
+from launch.finding import Finding, error, warning
+from launch.image_stack import JobImage, JobStack, begins_as_sif
+from singularity.agreement import differences
+from singularity.checksum import sidecar, verify
+from singularity.sif import ImageDamaged
+from singularity.toolkit import content_hash
 
-# sylabs/sif, pkg/sif: the launch script has 32 bytes, then the magic.
-_MAGIC_AT, _MAGIC = 32, b"SIF_MAGIC"
-# Singularity before 3.0: squashfs or ext3 (its magic at 1080), each with or without a launch script before it.
-_SQUASHFS, _EXT3, _EXT3_AT = b"hsqs", b"\x53\xef", (1080, 1080 + 31, 1080 + 32)
-_READ = 2048
-_POINTER = b"version https://git-lfs.github.com/spec/"
+_SHOWN = 5  # packages
+_BAR = 40
+_QUIET_S = 1.0  # small images, and cached ones, need no bar
 
 
-def check_image(field: str, name: str, project: Path) -> Iterator[Finding]:
-    """A SIF file, whole enough to start, or a sandbox folder."""
-    if re.match(r"[a-z][a-z0-9+.-]*://", name):
+def check_image(job: Job, image: JobImage, said: JobStack) -> Iterator[Finding]:
+    """What can be told without reading all of the image."""
+    yield from _address(image)
+    if image.damaged is not None:
+        yield _damaged(image, image.damaged)
+    if image.found is None:
+        return
+    if said.known and said.stack.name == image.found.stack:
+        yield from _packages(image, said)
+    if job.container.toolkit == "image":
+        yield from _toolkit(image)
+
+
+def _address(image: JobImage) -> Iterator[Finding]:
+    """One that the container program would fetch: on every node, in the job."""
+    if image.is_address:
+        file = _file_of(image.name)
         yield error(
             "image-format",
-            f"{field}={name} is an address: every node would fetch and convert it in the job, into a home "
-            f"directory or /tmp",
+            f"{image.field}={image.name} is an address: every node would fetch and convert it in the job, into a "
+            f"home directory or /tmp",
             f"build it once, with APPTAINER_CACHEDIR and APPTAINER_TMPDIR on a large disk: apptainer build "
-            f"{_file_of(name)} {name}; then set {field}={_file_of(name)}",
+            f"{file} {image.name}; then set {image.field}={file}",
         )
-        return
-    path = project / name
-    if path.is_dir() and os.access(path, os.R_OK | os.X_OK):
-        if not any(os.path.lexists(path / inside) for inside in ("bin/sh", ".singularity.d")):
-            yield error(
-                "image-format",
-                f"{field}: {path} is a folder and no sandbox: it has neither bin/sh nor .singularity.d",
-                "name the image file, or build a sandbox: apptainer build --sandbox FOLDER DEFINITION",
-            )
-        return
-    if not path.is_file():
-        return  # missing: reported with the other files
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(_READ)
-    except OSError:
-        return  # reported with the other files
-    if start.startswith(_POINTER):
-        yield error("image-format", f"{field}: {path} is a Git LFS pointer, not the image", "run: git lfs pull")
-    elif not start:
-        yield error("image-format", f"{field}: {path} is empty", "copy or build the image again")
-    elif not _is_image(start):
-        yield error(
-            "image-format",
-            f"{field}: {path} is not a SIF image (no {_MAGIC.decode()} at byte {_MAGIC_AT})",
-            "build it: apptainer build IMAGE.sif DEFINITION",
-        )
-
-
-def _is_image(start: bytes) -> bool:
-    return (
-        start[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] == _MAGIC
-        or _SQUASHFS in start[:64]
-        or any(start[place : place + len(_EXT3)] == _EXT3 for place in _EXT3_AT)
-    )
 
 
 def _file_of(address: str) -> str:
     name = re.sub(r"[^A-Za-z0-9.]+", "-", address.partition("://")[2].rpartition("/")[2]).strip("-")
     return f"images/{name or 'image'}.sif"
+
+
+def _damaged(image: JobImage, damaged: ImageDamaged) -> Finding:
+    """An image that is not whole, something else than an image, or a record of its sum that is none."""
+    if damaged.path != image.path:
+        id_ = "image-checksum"
+    else:
+        id_ = "image-damaged" if begins_as_sif(image.path) else "image-format"
+    return error(id_, f"{image.field}: {damaged.path}: {damaged.problem}", damaged.remedy)
+
+
+def _packages(image: JobImage, said: JobStack) -> Iterator[Finding]:
+    """Labels tell some packages only: what they do not tell, the job compares before Ray starts."""
+    told = image.found.packages if image.found else {}
+    others = [one for one in differences(said.stack, told) if one.found is not None]
+    if others:
+        shown = "; ".join(map(str, others[:_SHOWN])) + (f"; {len(others)} in all" if len(others) > _SHOWN else "")
+        yield error(
+            "image-packages",
+            f"{image.field}: {image.path} is not what stack {said.stack.name} ({said.said_by}) says: {shown}",
+            f"build it again: python -m singularity.build --stack {said.stack.name} "
+            f"-o {shlex.quote(str(image.path))} --force",
+        )
+
+
+def _toolkit(image: JobImage) -> Iterator[Finding]:
+    inside = image.found.toolkit if image.found else None
+    if inside == content_hash():
+        return
+    what = f"has another toolkit ({inside})" if inside else "has no toolkit that its labels tell of"
+    yield error(
+        "image-toolkit",
+        f"container.toolkit=image: {image.path} {what}, and this one is {content_hash()}",
+        "build the image again with this toolkit (python -m singularity.build), or set container.toolkit=bind",
+    )
+
+
+def check_checksum(job: Job, image: JobImage) -> Iterator[Finding]:
+    """The image beside its recorded sum. Reads all of it the first time: tens of seconds for 20 GB."""
+    found = image.found
+    if found is None or found.kind == "sandbox" or not job.container.verify:
+        return
+    if found.checksum is None:
+        if "verify" in job.container.model_fields_set:
+            yield warning(
+                "image-checksum",
+                f"container.verify: no {sidecar(image.path)}, so that only the size of the image is compared",
+                f"record it once: python -m singularity.inspect --record {shlex.quote(str(image.path))}",
+            )
+        return
+    try:
+        verify(image.path, found.checksum, progress_bar(image.path))
+    except ImageDamaged as damaged:
+        yield error("image-checksum", f"{image.field}: {damaged.path}: {damaged.problem}", damaged.remedy)
+    except OSError as wrong:
+        yield error("image-checksum", f"{image.field}: {image.path}: {wrong.strerror}", "look at its disk")
+
+
+def progress_bar(path: Path) -> Callable[[int, int], None] | None:
+    """A bar on standard error for a person who waits; None where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+    begin = time.monotonic()
+
+    def show(done: int, size: int) -> None:
+        if time.monotonic() - begin < _QUIET_S:
+            return
+        filled = _BAR * done // max(size, 1)
+        bar = f"{'#' * filled}{'.' * (_BAR - filled)}"
+        end = "\r\033[K" if done >= size else ""
+        print(
+            f"\r{path.name}: SHA-256 [{bar}] {done / 1e9:.1f} of {size / 1e9:.1f} GB{end}", end="", file=sys.stderr
+        )
+        sys.stderr.flush()
+
+    return show

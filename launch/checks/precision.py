@@ -4,27 +4,29 @@ from collections.abc import Iterator
 
 from launch.config import Job
 from launch.finding import Finding, error, warning
+from launch.image_stack import JobStack, why_not
 from launch.sizing.gpus import find_gpu
 
 _SCALES = "NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
 
 
-def check_precision(job: Job) -> Iterator[Finding]:
+def check_precision(job: Job, said: JobStack) -> Iterator[Finding]:
     """FP8 of the actor and of the rollout."""
-    yield from _actor_fp8(job)
-    yield from _rollout_fp8(job)
+    yield from _actor_fp8(job, said)
+    yield from _rollout_fp8(job, said)
 
 
-def _cuda(job: Job) -> tuple[int, int] | None:
-    if job.container.cuda is None:
+def _version(cuda: str | None) -> tuple[int, int] | None:
+    if cuda is None:
         return None
-    major, minor = job.container.cuda.split(".")
+    major, minor = cuda.split(".")[:2]
     return int(major), int(minor)
 
 
-def _actor_fp8(job: Job) -> Iterator[Finding]:
+def _actor_fp8(job: Job, said: JobStack) -> Iterator[Finding]:
     """Sources: verl docs/low_precision/fp8.md (0.9), check_fp8_block_scaling_support of transformer_engine."""
-    gpu, cuda = find_gpu(job.cluster.gpu), _cuda(job)
+    stated = job.container.cuda or said.cuda
+    gpu, cuda = find_gpu(job.cluster.gpu), _version(stated)
     if gpu is not None and gpu.fp8_fp32_scales not in (None, job.container.env.get(_SCALES, gpu.fp8_fp32_scales)):
         yield error(
             "fp8-scales",
@@ -36,7 +38,9 @@ def _actor_fp8(job: Job) -> Iterator[Finding]:
         return
     way_out = "set actor.fp8=null to train in bf16"
     wrong_gpu = gpu is not None and gpu.fp8_blockwise != "native"
-    wrong_cuda = cuda is not None and cuda < (12, 9)
+    able = said.stack.can.fp8_training
+    # What is known of an image that has no recipe at all says more than its CUDA.
+    wrong_cuda = cuda is not None and cuda < (12, 9) and (able.able or not said.known)
     if gpu is not None and wrong_gpu:
         yield error(
             "fp8-gpu",
@@ -47,7 +51,7 @@ def _actor_fp8(job: Job) -> Iterator[Finding]:
     if wrong_cuda:
         yield error(
             "fp8-cuda",
-            f"actor.fp8=blockwise needs CUDA 12.9 or newer; container.cuda={job.container.cuda}",
+            f"actor.fp8=blockwise needs CUDA 12.9 or newer; the image has {stated}",
             f"{way_out}, or use an image with CUDA 12.9",
         )
     if (gpu is None or cuda is None) and not (wrong_gpu or wrong_cuda):
@@ -57,31 +61,28 @@ def _actor_fp8(job: Job) -> Iterator[Finding]:
             f"actor.fp8=blockwise needs a Hopper GPU and CUDA 12.9 or newer; {' and '.join(unknown)} not known",
             f"set {' and '.join(unknown)}, or actor.fp8=null",
         )
-    if job.engine.verl == "0.6.1":
-        # megatron-core 0.13 fp8_utils.py: blockwise from Transformer Engine 2.3 on; the image has 2.2.
-        yield warning(
+    if not able.able:
+        # Another image may have a newer Transformer Engine with this verl.
+        yield Finding(
             "fp8-version",
-            "actor.fp8=blockwise with verl 0.6.1: its image (TE 2.2) has no blockwise recipe, which megatron-core "
-            "takes from Transformer Engine 2.3 on; verl documents FP8 training from 0.7 on",
-            f"{way_out}, or engine.verl=0.9.1",
+            "error" if said.known else "warning",
+            f"actor.fp8=blockwise with verl {job.engine.verl}: {why_not(able)}",
+            able.instead or way_out,
         )
 
 
-def _rollout_fp8(job: Job) -> Iterator[Finding]:
+def _rollout_fp8(job: Job, said: JobStack) -> Iterator[Finding]:
     if not job.rollout.fp8:
         return
-    gpu = find_gpu(job.cluster.gpu)
-    if job.engine.verl == "0.6.1":
-        yield error("rollout-fp8", "verl 0.6.1 has no FP8 rollout", "set rollout.fp8=false")
+    gpu, can = find_gpu(job.cluster.gpu), said.stack.can
+    if not can.fp8_rollout.able:
+        yield error("rollout-fp8", f"rollout.fp8: {why_not(can.fp8_rollout)}", can.fp8_rollout.instead)
     if gpu is not None and not gpu.fp8:
         yield error(
             "rollout-fp8",
             f"rollout.fp8 needs a GPU with FP8 (capability 8.9 or newer); {gpu.name} has {gpu.capability_text}",
             "set rollout.fp8=false",
         )
-    if job.actor.fp8 is not None and job.rollout.engine == "sglang":
-        yield warning(
-            "fp8-end-to-end",
-            "actor.fp8 and rollout.fp8 with SGLang: verl documents FP8 on both sides with vLLM alone",
-            "set rollout.fp8=false or rollout.engine=vllm",
-        )
+    both = can.fp8_both_sglang
+    if job.actor.fp8 is not None and job.rollout.engine == "sglang" and not both.able:
+        yield warning("fp8-end-to-end", f"actor.fp8 and rollout.fp8 with SGLang: {why_not(both)}", both.instead)

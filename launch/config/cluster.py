@@ -1,12 +1,14 @@
 """Where the job runs: Slurm's resources and the container."""
 
 import re
+from difflib import SequenceMatcher
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from launch.config.base import CUDA_VERSION, Section, Text
 from launch.config.slurm_types import SbatchOption, SlurmMemory, SlurmTime, SlurmWord
+from singularity.stack import stack_names
 
 
 class Cluster(Section):
@@ -44,6 +46,21 @@ class Container(Section):
         pattern=CUDA_VERSION,
         description="CUDA version in the image, e.g. 12.9; null: not known",
     )
+    stack: str | None = Field(
+        None,
+        description="stack of singularity/stacks that the image was built as, e.g. verl-0.9.1; null: what the "
+        "image's label says, and without one only what engine.verl can do is known",
+    )
+    toolkit: Literal["bind", "image"] = Field(
+        "bind",
+        description="the toolkit that runs inside. bind: this one, from the file system that all nodes share; "
+        "image: the copy that singularity.build put into the image, which must be the same",
+    )
+    verify: bool = Field(
+        True,
+        description="compare the image with its recorded SHA-256 sum (IMAGE.sha256), at render and before Ray "
+        "starts; its size is always compared",
+    )
     stage: bool = Field(
         False, description="copy the image once to each node's local disk, so that the nodes do not read one file"
     )
@@ -53,6 +70,15 @@ class Container(Section):
     env_file: Text | None = Field(
         None, description="file of NAME=VALUE lines, mode 0600, read when the job starts: the place of tokens"
     )
+
+    @field_validator("stack")
+    @classmethod
+    def _stack_is_known(cls, value: str | None) -> str | None:
+        names = stack_names()
+        if value is not None and value not in names:
+            near = sorted(names, key=lambda name: -SequenceMatcher(None, value, name).ratio())
+            raise ValueError(f"there is no stack {value!r}; one of: {', '.join(near)}")
+        return value
 
     @field_validator("env")
     @classmethod

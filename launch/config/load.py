@@ -1,6 +1,7 @@
-"""Read a job from a YAML file and from --set key.path=value."""
+"""Read a job from YAML files, of a site and of the job, and from --set key.path=value."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,22 @@ from launch.finding import Finding, error
 _MOST_ROUNDS = 10
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path, named: str) -> dict[str, Any]:
+    """The mapping in a YAML file; `named` is how the user named it, for a message."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         told = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8 text"
-        raise JobError(
-            [error("job-file", f"--job {path}: cannot be read: {told}", "correct the path")]
-        ) from problem
+        raise JobError([error("job-file", f"{named}: cannot be read: {told}", "correct the path")]) from problem
     try:
         data = parse_yaml(text)
     except YamlError as problem:
         remedy = "correct it, or put the value in quotes"
-        raise JobError([error("job-file", f"--job {path}: not valid YAML: {problem}", remedy)]) from problem
+        raise JobError([error("job-file", f"{named}: not valid YAML: {problem}", remedy)]) from problem
     if data is None:
         return {}
     if not isinstance(data, dict):
-        told = f"--job {path}: a job is a mapping of sections, not a {type(data).__name__}"
+        told = f"{named}: a job is a mapping of sections, not a {type(data).__name__}"
         raise JobError([error("job-file", told, "write it as cluster: {nodes: 2}")])
     return data
 
@@ -85,12 +85,13 @@ def _is_key(key: Any, name: int | str) -> bool:
     return bool(key == name or (not isinstance(key, str) and str(key).lower() == str(name).lower()))
 
 
-def _validated(data: dict[str, Any], defaults: dict[str, Any]) -> tuple[Job | None, list[Finding]]:
-    """The job of `data` over `defaults`, without the fields that do not validate; what is wrong with those."""
+def _validated(data: dict[str, Any], defaults: dict[str, Any]) -> tuple[Job | None, list[Finding], dict[str, Any]]:
+    """The job of `data` over `defaults`, without the fields that do not validate; what is wrong with those; and
+    `data` without them."""
     problems: list[Finding] = []
     for _ in range(_MOST_ROUNDS):
         try:
-            return Job.model_validate(_over(defaults, data)), problems
+            return Job.model_validate(_over(defaults, data)), problems, data
         except ValidationError as wrong:
             problems += explain(wrong)
             before = data
@@ -98,22 +99,50 @@ def _validated(data: dict[str, Any], defaults: dict[str, Any]) -> tuple[Job | No
                 data = _without(data, item["loc"]) if item["loc"] else data
             if data == before:
                 break
-    return None, problems
+    return None, problems, data
 
 
-def load_job(template: Template | None, path: Path | None = None, assignments: Iterable[str] = ()) -> Job:
-    """Build a job from the defaults of its template, a YAML file, and --set assignments, in this order.
+def _with_sections(data: dict[str, Any]) -> dict[str, Any]:
+    """A section with nothing in it is an empty one."""
+    return {name: {} if value is None else value for name, value in data.items()}
+
+
+def _site_values(site: Path) -> tuple[dict[str, Any], list[Finding]]:
+    """What a site's file sets, and what is wrong with it, named by the file.
+
+    It is looked at alone, so that each mistake is told where it is.
+    """
+    data = _with_sections(_read_file(site, f"--site {site}"))
+    problems = []
+    if "template" in data:
+        del data["template"]
+        problems.append(error("template", "template is the job's own", "name it in the job file or by --template"))
+    _, wrong, kept = _validated(data, {})
+    told = [replace(one, message=f"{site}: {one.message}") for one in (*problems, *wrong)]
+    return kept, told
+
+
+def load_job(
+    template: Template | None,
+    path: Path | None = None,
+    assignments: Iterable[str] = (),
+    site: Path | None = None,
+) -> Job:
+    """Build a job from the defaults of its template, a site's file, the job's file, and --set assignments, in this
+    order: a later one overrides.
 
     Args:
         template: None: the one that the file or --set names.
         path: the YAML file.
         assignments: KEY.PATH=VALUE.
+        site: a file like a job's, with what all jobs of a cluster have in common.
 
     Raises:
         JobError: with every mistake found, not only the first, and with what is left of the job without them.
     """
-    data = _read_file(path) if path is not None else {}
-    problems = [problem for text in assignments if (problem := _apply(data, text)) is not None]
+    site_data, problems = _site_values(site) if site is not None else ({}, [])
+    data = _read_file(path, f"--job {path}") if path is not None else {}
+    problems += [problem for text in assignments if (problem := _apply(data, text)) is not None]
     if data.get("template") is None:
         data["template"] = template
     stated = data["template"]
@@ -125,10 +154,10 @@ def load_job(template: Template | None, path: Path | None = None, assignments: I
         told = "neither --template nor the job names a template"
         problems.append(error("template", told, f"add --template with one of {', '.join(TEMPLATES)}"))
         del data["template"]
-    data = {name: {} if value is None else value for name, value in data.items()}
+    data = _over(site_data, _with_sections(data))
     named = data.get("template")
     defaults = template_defaults(named) if named in TEMPLATES else {}
-    job, wrong = _validated(data, defaults)
+    job, wrong, _ = _validated(data, defaults)
     problems += wrong
     if problems or job is None:
         raise JobError(problems, job)

@@ -26,7 +26,7 @@ from launch.engines.wording import MAX_ARGUMENT_BYTES, shown, sweep, too_long
 from launch.finding import Finding, error
 
 # What the supervisor sets in the job; a login node has neither.
-IN_THE_JOB = {"RUN_DIR": "/run-dir", "CHECKPOINT_DIR": "/checkpoint-dir"}
+IN_THE_JOB = {"RUN_DIR": "/run-dir", "CHECKPOINT_DIR": "/checkpoint-dir", "LAUNCH_TOOLKIT": "/opt/toolkit"}
 _MAX_NODES, _MAX_DEPTH = 200_000, 100
 UNRESOLVED = "<unresolved>"
 

@@ -32,7 +32,9 @@ def inputs_of(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> 
     In a rehearsal the policy, and with `sample_data` the data, are made in the run directory by the job.
     """
     if job.reward.kind == "server":
-        function = str(toolkit_folder(project) / "reward" / "client.py")
+        function: Value = str(toolkit_folder(project) / "reward" / "client.py")
+        if job.container.toolkit == "image":
+            function = Resolved("${oc.env:LAUNCH_TOOLKIT}/reward/client.py")
         name = "compute_score"
     else:
         function = str(project / str(job.reward.function))

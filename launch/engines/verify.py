@@ -18,6 +18,9 @@ from launch.engines.config_rules import check_composed
 from launch.engines.source import Source, installed_version
 from launch.engines.wording import shown
 from launch.finding import Finding, error
+from singularity.agreement import differences
+from singularity.installed import installed_packages
+from singularity.stack import load_stack
 
 _CONFIG_NAME = "--config-name="
 _FILES = (
@@ -31,8 +34,28 @@ _FILES = (
 )
 
 
-def verify(version: str, command: TrainerCommand) -> list[Finding]:
-    """Everything that is wrong with `command` here, where verl `version` is to be installed."""
+def verify(version: str, command: TrainerCommand, stack: str | None = None) -> list[Finding]:
+    """Everything wrong with `command` here, where verl `version`, and the packages of a stack, should be."""
+    return [*(_packages(stack) if stack is not None else ()), *_composed(version, command)]
+
+
+def _packages(name: str) -> Iterator[Finding]:
+    """Packages here that are not as the stack has them.
+
+    Raises:
+        StackError: there is no such stack.
+    """
+    stack = load_stack(name)
+    for one in differences(stack, installed_packages()):
+        has = f"has {one.package} {one.found}" if one.found else f"has no {one.package}"
+        yield error(
+            "stack-package",
+            f"this image {has}; stack {name} has {one.wanted}",
+            f"build it again (python -m singularity.build --stack {name}), or set container.stack to what it is",
+        )
+
+
+def _composed(version: str, command: TrainerCommand) -> list[Finding]:
     found = installed_version()
     if found is None:
         return [
@@ -126,10 +149,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--verl", required=True, metavar="VERSION", help="the version that the job was rendered for"
     )
+    parser.add_argument("--stack", metavar="NAME", help="compare the installed packages with this stack")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- -m MODULE --config-name=NAME OVERRIDE...")
     arguments = parser.parse_args(argv)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    findings = verify(arguments.verl, _command(command, parser))
+    findings = verify(arguments.verl, _command(command, parser), arguments.stack)
     for finding in findings:
         print(finding.line(), file=sys.stderr)
     if any(finding.severity == "error" for finding in findings):

@@ -33,7 +33,7 @@ def rehearse(job: Job) -> Job:
         job,
         name=f"{job.name}-rehearsal",
         cluster=_cluster(job, actor.tensor_parallel * actor.pipeline_parallel),
-        container=_with(job.container, image=small.image, cuda=None),
+        container=_with(job.container, image=small.image, cuda=None, stack=None),
         rollout=_rollout(job),
         actor=actor,
         critic=_critic(job),

@@ -75,6 +75,12 @@ _ROWS = (
         "correct the path, or add its folder to container.binds so that every node sees it in the container",
     ),
     _row(
+        "image",
+        "the image is damaged, is another than the one that the job was rendered with, or lacks packages of its "
+        "stack",
+        "look at it with python -m singularity.inspect IMAGE; copy or build it again, or render the job again",
+    ),
+    _row(
         "disk-full",
         "a file could not be written: no space left, or the quota is used up",
         "free space or ask for quota where the evidence points; keep fewer checkpoints (checkpoint.keep) and "

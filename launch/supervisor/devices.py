@@ -1,12 +1,17 @@
 """Which GPUs of the head node belong to the reward server and which to Ray."""
 
-from typing import Dict, List, Mapping, Optional
+import re
+from pathlib import Path
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple
 
 from launch.supervisor.verdict import SetupError
 
 _ORDER = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 # What Slurm and drivers write for "none".
 _NONE = ("", "NoDevFiles", "void", "none", "-1")
+
+
+_DRIVER = Path("/sys/module/nvidia/version")
 
 
 class DeviceError(SetupError):
@@ -63,3 +68,23 @@ def with_devices(env: Mapping[str, str], devices: List[str]) -> Dict[str, str]:
 def without_devices(env: Mapping[str, str]) -> Dict[str, str]:
     """The environment of a rehearsal: its GPUs are slots, and Ray would check their number against these names."""
     return {name: value for name, value in env.items() if name not in _ORDER}
+
+
+def driver_warnings(oldest: Optional[str], file: Path = _DRIVER) -> Iterator[str]:
+    """A warning where the NVIDIA driver of this node is older than `oldest`, which CUDA in the image wants.
+
+    No error: an image may bring NVIDIA's compatibility libraries, with which an older one does.
+    """
+    try:
+        found = file.read_text(errors="replace").strip()
+    except OSError:
+        return  # no NVIDIA driver: the trainer says so
+    if oldest and _numbers(found) and _numbers(found) < _numbers(oldest):
+        yield (
+            f"the NVIDIA driver of this node is {found[:40]}; CUDA in the image wants {oldest} or newer: if its "
+            f"GPUs cannot be used, leave the node out (--exclude in cluster.extra_sbatch)"
+        )
+
+
+def _numbers(version: str) -> Tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"[0-9]{1,9}", version)[:4])

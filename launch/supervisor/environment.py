@@ -55,6 +55,7 @@ def base_environment(settings: Settings, environ: Mapping[str, str]) -> Dict[str
     env.pop("RAY_ADDRESS", None)
     env.update(
         PYTHONPATH=os.pathsep.join(filter(None, [str(TOOLKIT), environ.get("PYTHONPATH", "")])),
+        LAUNCH_TOOLKIT=str(TOOLKIT),
         PYTHONNOUSERSITE="1",
         PYTHONUNBUFFERED="1",
         # verl's lock files and multiprocessing's sockets go away with the job's own folder.

@@ -97,7 +97,7 @@ def by_hand(settings: Settings, saved: Optional[Path], *, resume: bool = False) 
             words[place + 1] = os.path.join(str(settings.run_dir), words[place + 1])  # noqa: PTH118
     words += ["--step", str(step)] if "--step" not in words else []
     words += ["--resume"] if resume and "--resume" not in words else []
-    return f"cd {shlex.quote(str(TOOLKIT))} && {_joined(words)}"
+    return f"cd {shlex.quote(str(settings.host_toolkit or TOOLKIT))} && {_joined(words)}"
 
 
 def phases(

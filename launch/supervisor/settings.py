@@ -30,6 +30,8 @@ class Settings:
         expect_steps: the trainer tells its steps on the console, so that none means that none was done.
         logical_gpus: a rehearsal: GPUs are slots that Ray counts, no hardware.
         min_cpus: what verl's placement groups ask of `ray_cpus` at least.
+        min_driver: oldest NVIDIA driver for the image's CUDA; None: not known.
+        host_toolkit: this toolkit outside of the container, where the image's own copy runs; None: it is the same.
         gpus_expected: what Ray must show for all nodes together before the trainer starts.
         object_store_bytes: of Ray on this node; None: from the job's memory on the node.
         env_file: variables of this file of mode 0600 go to every part.
@@ -63,6 +65,8 @@ class Settings:
     gpus_expected: int
     ray_cpus: int
     min_cpus: int
+    min_driver: Optional[str]
+    host_toolkit: Optional[Path]
     object_store_bytes: Optional[int]
     env_file: Optional[Path]
     nodelist: str
@@ -211,6 +215,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--min-cpus", type=_at_least(0), default=0, help="with fewer CPUs on a node verl waits for ever"
     )
+    parser.add_argument("--min-driver", metavar="VERSION", help="warn of an older NVIDIA driver on a node")
+    parser.add_argument("--host-toolkit", type=Path, metavar="DIR", help="where a login node has this toolkit")
     parser.add_argument("--object-store", type=int, metavar="BYTES", help="Ray's object store on each node")
     parser.add_argument("--env-file", type=Path, metavar="FILE", help="NAME=VALUE lines for every part, mode 0600")
     parser.add_argument("--interface", help="network interface to use on every node")
@@ -315,6 +321,8 @@ def read_settings(words: List[str], environ: Mapping[str, str]) -> Settings:
         gpus_expected=total,
         ray_cpus=args.ray_cpus,
         min_cpus=args.min_cpus,
+        min_driver=args.min_driver,
+        host_toolkit=args.host_toolkit,
         object_store_bytes=args.object_store,
         env_file=args.env_file.absolute() if args.env_file else None,
         nodelist=environ.get("SLURM_JOB_NODELIST", "") if in_slurm else "",

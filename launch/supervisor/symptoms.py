@@ -144,7 +144,7 @@ SAID: Dict[str, Pattern[str]] = {
         r"^In '.*': (?:Could not find|ValidationError|ConfigAttributeError|.*Error raised)",
         r"^(?:Cannot find primary config|Primary config|Missing mandatory value|Multiple values for )",
         r"^(?:no viable alternative|mismatched input|extraneous input|token recognition error)\b",
-        r"^error: (?!unreadable|engine-version)[a-z][\w-]+: .*; ",  # launch.engines.verify
+        r"^error: (?!unreadable|engine-version|stack-package)[a-z][\w-]+: .*; ",  # launch.engines.verify
     ),
     "gpu-unusable": _any(
         rf"{_KERNEL}NVRM: (?:Xid|GPU .* has fallen off the bus)",
@@ -160,6 +160,7 @@ SAID: Dict[str, Pattern[str]] = {
         r"^(?:bash|sh|env|exec|srun|python3?|/\S+): .*: No such file or directory$",
         r"^(?:\S+: )?no .+ on this node\b|^image .+ is not readable on ",  # the script's own checks
     ),
+    "image": _any(r"^error: stack-package: "),  # launch.engines.verify
     "import-error": _any(
         r"^error: engine-version: ",
         r"^\S*python\S*: (?:Error while finding module specification|No module named)",
@@ -207,5 +208,5 @@ def said_kind(text: str) -> Optional[str]:
 
 
 def _kind(patterns: Dict[str, Pattern[str]], text: str) -> Optional[str]:
-    order: Tuple[str, ...] = (*ROOTS, "wall-time", *LINKS)
+    order: Tuple[str, ...] = (*ROOTS, "wall-time", "image", *LINKS)
     return next((kind for kind in order if kind in patterns and patterns[kind].search(text)), None)

@@ -8,13 +8,10 @@ import pytest
 from launch.binds import bind_mounts
 from launch.checks import files
 from launch.checks.files import check_binds, check_files
-from launch.checks.image import check_image
 from launch.checks.reward_function import check_reward_function
 from launch.config import load_job
 from launch.finding import Finding
 from singularity.toolkit import TOOLKIT
-
-SIF = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\0"
 
 
 @pytest.fixture
@@ -24,7 +21,7 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir(parents=True)
     for file in ("data/train.parquet", "data/test.parquet"):
         (tmp_path / file).touch()
-    (tmp_path / "images" / "verl-0.9.1.sif").write_bytes(SIF)
+    (tmp_path / "images" / "verl-0.9.1.sif").touch()
     return tmp_path
 
 
@@ -184,7 +181,7 @@ def test_c29_a_rehearsal_may_stay_anywhere(project: Path):
 
 def test_the_image_of_a_rehearsal_can_be_built(project: Path):
     (one,) = found(project, "rehearsal.image=a b.sif", rehearse=True, sample_data=True)
-    assert f"singularity build '{project}/a b.sif' singularity/stacks/cpu/cpu.def" in one.remedy
+    assert f"python3 -m singularity.build --stack cpu -o '{project}/a b.sif'" in one.remedy
 
 
 def test_a_project_on_a_nodes_own_disk_is_a_warning(project: Path, monkeypatch: pytest.MonkeyPatch):
@@ -264,68 +261,6 @@ def test_every_path_of_the_job_lies_in_a_bind(tmp_path: Path):
     paths = [Path(os.path.normpath(project / name)) for name in [*names.values(), *job.data.train, *job.data.val]]
     for path in [*paths, far / "real" / "t.parquet", TOOLKIT]:
         assert any(path.is_relative_to(bind) for bind in binds), path
-
-
-# ---- B09: the image
-
-
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        ("docker://verlai/verl:app-verl0.9.1-sglang", "images/verl-app-verl0.9.1-sglang.sif"),
-        ("library://a/b/c", "images/c.sif"),
-        ("oras://registry.example/x:1", "images/x-1.sif"),
-    ],
-)
-def test_b09_an_address_is_built_first(project: Path, name: str, file: str):
-    """B09: not by every node, inside the job, into a home directory."""
-    finding = only(project, f"container.image='{name}'")
-    assert (finding.id, finding.severity) == ("image-format", "error")
-    assert f"apptainer build {file} {name}" in finding.remedy
-    assert "APPTAINER_CACHEDIR" in finding.remedy
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "is empty"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a Git LFS pointer"),
-        (b"<!DOCTYPE html>" + b" " * 100, "is not a SIF image"),
-        (b"short", "is not a SIF image"),
-        (SIF, None),
-    ],
-)
-def test_b09_a_file_that_is_no_image(tmp_path: Path, content: bytes, says: str | None):
-    (tmp_path / "x.sif").write_bytes(content)
-    findings = list(check_image("container.image", "x.sif", tmp_path))
-    assert [finding.id for finding in findings] == (["image-format"] if says else [])
-    assert all(f"x.sif {says}" in finding.message for finding in findings)
-
-
-def test_b09_a_sandbox_folder_and_older_formats_pass(tmp_path: Path):
-    (tmp_path / "box" / "bin").mkdir(parents=True)
-    (tmp_path / "box" / "bin" / "sh").symlink_to("/no/such/shell")  # a link of the image's own
-    (tmp_path / "built" / ".singularity.d").mkdir(parents=True)
-    launch = b"#!/usr/bin/env run-singularity\n"
-    (tmp_path / "old.simg").write_bytes(b"hsqs")
-    (tmp_path / "script.simg").write_bytes(launch + b"hsqs")
-    (tmp_path / "ext3.img").write_bytes(launch + bytes(1080) + b"\x53\xef")
-    for name in ("box", "built", "old.simg", "script.simg", "ext3.img"):
-        assert list(check_image("container.image", name, tmp_path)) == [], name
-
-
-def test_b09_a_folder_that_is_no_sandbox(tmp_path: Path):
-    (tmp_path / "models").mkdir()
-    (finding,) = check_image("container.image", "models", tmp_path)
-    assert (finding.id, finding.severity) == ("image-format", "error")
-    assert "neither bin/sh nor .singularity.d" in finding.message
-
-
-@pytest.mark.parametrize("name", ["x.tar", "x.img", "image"])
-def test_b09_a_file_is_looked_at_whatever_its_name(tmp_path: Path, name: str):
-    (tmp_path / name).write_bytes(b"\x1f\x8b" * 2000)
-    (finding,) = check_image("container.image", name, tmp_path)
-    assert "is not a SIF image" in finding.message
 
 
 def test_b09_a_missing_image_is_an_error_before_sbatch(project: Path):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from labelled_sif import write_sif
 from slurm_stubs import Node, Outcome, host_environment, with_batch
 
 from launch import render
@@ -547,8 +548,7 @@ def test_stdout_schema_and_check_only(tmp_path: Path):
     assert checked.returncode == 0
     assert "nothing wrong" not in checked.stderr  # there is no image
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "verl-cpu.sif").write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\0")
+    write_sif(tmp_path / "images" / "verl-cpu.sif")
     checked = command("--template", "grpo", "--rehearse", "--check-only", cwd=tmp_path)
     assert (checked.returncode, checked.stderr) == (0, "nothing wrong\n")
 

@@ -17,6 +17,8 @@ NAME=run_ppo.sh
 PROJECT=/project # relative paths of the job start here
 TOOLKIT=/toolkit
 IMAGE=/project/images/verl-0.9.1.sif
+# shellcheck disable=SC2034 # for batch.sh
+IMAGE_SIZE='' IMAGE_SHA256='' # of the image when this was rendered; empty: not known
 OUTPUT=/project/outputs/qwen3-4b-ppo
 RUN_DIR=$OUTPUT/run-${SLURM_JOB_ID:-} # logs, verdict, models of this run
 CHECKPOINT_DIR=$OUTPUT/checkpoints
@@ -41,6 +43,7 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
   # The host's Python stays out of the container, and srun compares the others with its own options.
   unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV LD_LIBRARY_PATH LD_PRELOAD "${!CONDA_@}" \
     BASH_ENV SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK
+  compare_image sum
   PYTHON=python3
   START=(srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 --kill-on-bad-exit=1 --wait=0 --export=ALL --mpi=none
     bash -c "$(declare -f json failure give_up on_node); on_node \"\$@\"" on_node "$RUN_DIR" "$STAGED" "" "$IMAGE" /project /toolkit --
@@ -51,6 +54,7 @@ if [[ -n ${SLURM_JOB_ID:-} ]]; then
     "$IMAGE")
   PREFIX=$(basename "$RUNTIME" | tr '[:lower:]' '[:upper:]')ENV_ # over the image's own values, and only in there
   IN_SLURM=(--image "$IMAGE" --note slurm="$(srun --version)" --note runtime="$("$RUNTIME" --version)")
+  [[ -z $SUM ]] || IN_SLURM+=(--note image_sha256="$SUM")
   ENDS_AT=$(ends_at) || true
   [[ -z $ENDS_AT ]] || IN_SLURM+=(--ends-at "$ENDS_AT")
 else
@@ -185,7 +189,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #= "name": "qwen3-4b-ppo",
 #= "template": "ppo",
 #= "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "h200", "gpu_memory_gb": null, "cpus_per_node": 64, "mem": null, "partition": "gpu", "account": null, "qos": null, "time": "12:00:00", "modules": ["singularitypro"], "network_interface": null, "join_timeout_s": 300.0, "extra_sbatch": []},
-#= "container": {"image": "images/verl-0.9.1.sif", "runtime": "auto", "cuda": "12.9", "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
+#= "container": {"image": "images/verl-0.9.1.sif", "runtime": "auto", "cuda": "12.9", "stack": null, "toolkit": "bind", "verify": true, "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
 #= "engine": {"verl": "0.9.1", "mode": "sync"},
 #= "rollout": {"engine": "sglang", "nodes": null, "gpus_per_node": null, "tensor_parallel": 1, "n": 1, "gpu_memory_utilization": 0.5, "temperature": 1.0, "top_p": 1.0, "fp8": false, "max_model_len": null, "max_batched_tokens": null, "chunked_prefill": true, "max_num_seqs": null, "enforce_eager": null, "free_cache": true},
 #= "actor": {"strategy": "megatron", "gpus_per_node": null, "tensor_parallel": 1, "pipeline_parallel": 2, "context_parallel": 1, "expert_parallel": 1, "expert_tensor_parallel": null, "sequence_parallel": true, "fp8": null, "lr": 1e-06, "mini_batch_size": 252, "micro_batch_size_per_gpu": 4, "dynamic_batch": false, "max_tokens_per_gpu": null, "recompute": null, "offload": ["param", "optimizer"]},
