@@ -1,16 +1,24 @@
 #!/bin/bash
-# Builds /scratch/img/verl-cpu.sif as alice on the login node, if its inputs changed: a Debian 12 with the CPU stack from
-# the wheels that .venv was installed from. No network is needed but for the Debian base.
+# Builds /scratch/img/verl-cpu.sif as alice on the login node, if its inputs changed: by singularity.build, from a Debian 12
+# and the wheels that .venv was installed from. No network is needed but for the Debian base.
+# The toolkit is not one of the inputs: the image's copy may be older, and a test that wants the present one builds an image
+# from this one (built_from in image_builds.py), which takes seconds.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 . "$(dirname "${BASH_SOURCE[0]}")/debian.sh"
 
 IMAGES=$LAB/shared/scratch/img
-STACK=singularity/stacks/cpu
-WHEELS=.cache/wheels/cpu
+WHEELS=$CHECKOUT/.cache/wheels/cpu
 BASE_PACKAGES=python3,python3-venv,curl,ca-certificates,iproute2,procps,hostname,tzdata
+base=$IMAGES/base-$(printf '%s' "$BASE_PACKAGES" | sha256sum | cut -c1-8)
 
-cd "$CHECKOUT" || exit
-inputs=$(cat "$STACK"/requirements*.txt "$STACK/cpu.def" - <<<"$BASE_PACKAGES" | sha256sum)
+build() { # OPTION...
+  # lz4: the image lives on this machine only, so time counts and size does not.
+  # shellcheck disable=SC2016 # expanded on the login node
+  "$CLUSTER/on" login -u alice sh -c 'cd "$0" && exec python3 -m singularity.build "$@"' "$CHECKOUT" \
+    --stack cpu --from "localimage:///scratch/img/${base##*/}" --mksquashfs-args '-comp lz4' "$@"
+}
+
+inputs=$(build --print-def | cat - "$CHECKOUT"/singularity/{inside,installed}.py | sha256sum)
 if [ -e "$IMAGES/verl-cpu.sif" ] && [ "$(cat "$IMAGES/verl-cpu.inputs" 2>/dev/null)" = "$inputs" ]; then
   exit 0
 fi
@@ -26,7 +34,6 @@ done
 
 mkdir -p "$IMAGES" "$LAB/tmp"
 chown "$ALICE:$ALICE" "$IMAGES"
-base=$IMAGES/base-$(printf '%s' "$BASE_PACKAGES" | sha256sum | cut -c1-8)
 if [ ! -d "$base" ]; then
   require_root
   require_mmdebstrap
@@ -42,19 +49,12 @@ fi
 
 echo "cluster: building verl-cpu.sif" >&2
 # In /scratch, because a build shows the builder's home as /root and hides a checkout that lies there.
-build=$IMAGES/build
-rm -rf "$build" "$IMAGES/verl-cpu.inputs"
-mkdir -p "$build/$STACK"
-cp "$STACK"/requirements*.txt "$STACK/cpu.def" "$build/$STACK/"
-cp -rl "$WHEELS" "$build/wheels" 2>/dev/null || cp -r "$WHEELS" "$build/wheels" # links, on one file system
-# lz4: the image lives on this machine only, so time counts and size does not.
-"$CLUSTER/on" login -u alice sh -ec "
-  cd /scratch/img/build
-  export APPTAINER_TMPDIR=\$(mktemp -d) APPTAINER_CACHEDIR=\$HOME/.cache/apptainer
-  trap 'rm -rf \"\$APPTAINER_TMPDIR\"' EXIT
-  singularity --quiet build --force --notest --mksquashfs-args '-comp lz4' \
-    --bind /scratch/img/build/wheels:/mnt --build-arg bootstrap=localimage \
-    --build-arg from='/scratch/img/${base##*/}' --build-arg pip_options='--no-index --find-links /mnt' \
-    /scratch/img/verl-cpu.sif '$STACK/cpu.def'" >&2
-rm -rf "$build"
+rm -rf "$IMAGES/wheels" "$IMAGES/verl-cpu.inputs"
+cp -rl "$WHEELS" "$IMAGES/wheels" 2>/dev/null || cp -r "$WHEELS" "$IMAGES/wheels" # links, on one file system
+# What it prints is kept for a test.
+build --force --wheels /scratch/img/wheels -o /scratch/img/verl-cpu.sif --json >"$IMAGES/verl-cpu.json" 2>"$IMAGES/verl-cpu.log" || {
+  tail -n 30 "$IMAGES/verl-cpu.log" >&2
+  die "verl-cpu.sif cannot be built; all of it: $IMAGES/verl-cpu.log"
+}
+rm -rf "$IMAGES/wheels"
 printf '%s\n' "$inputs" >"$IMAGES/verl-cpu.inputs"

@@ -1,0 +1,106 @@
+"""What the end of a build's output means, and what to do about it. Pure.
+
+The texts are those of Apptainer, SingularityCE, pip, apt-get and mksquashfs. Of several causes the first one of
+the table is told.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Places(NamedTuple):
+    """The folders and the base of a build, for the words about it; `room` tells the free space of a folder."""
+
+    output: Path
+    temporary: Path
+    cache: Path
+    base: str
+    runtime: str
+    user: str
+    room: Callable[[Path], str]
+
+
+class _Cause(NamedTuple):
+    """`remedy` is a format string of Places, of `said` (what the pattern found) and `part` (its group)."""
+
+    pattern: str
+    remedy: str
+
+
+_CAUSES = (
+    _Cause(
+        r"disk quota exceeded|EDQUOT|Errno 122\b",
+        "{said}: your quota is used up in one of: {folders}. See quota -s (lfs quota on Lustre), and choose"
+        " folders with room: -o, --tmp-dir, --cache-dir",
+    ),
+    _Cause(
+        r"no space left on device|ENOSPC|Errno 28\b",
+        "{said}: a file system is full, one of: {folders}. Choose folders with room: -o, --tmp-dir, --cache-dir",
+    ),
+    _Cause(
+        r"toomanyrequests|reached your (?:unauthenticated )?pull rate limit|429 Too Many Requests",
+        "{said}: the registry of {base} gives this address no more for now. Wait six hours, or log in ({runtime}"
+        " remote login docker://docker.io), or take a mirror: --from docker://MIRROR/...",
+    ),
+    _Cause(
+        r"manifest unknown|manifest for \S+ not found|reading manifest \S+ in \S+: [^\n]*not found",
+        "{said}: there is no {base} (any more); name where it is: --from docker://..., or a file: --from"
+        " docker-archive://FILE.tar",
+    ),
+    _Cause(
+        r"unauthorized: [^\n]{0,120}|requested access to the resource is denied|authentication required",
+        "{said}: the registry of {base} wants a login: {runtime} remote login docker://HOST",
+    ),
+    _Cause(
+        r"no such host|network is unreachable|dial tcp[^\n]{0,120}|i/o timeout|TLS handshake timeout"
+        r"|temporary failure (?:in name resolution|resolving)|could not resolve host|proxyconnect tcp[^\n]{0,80}"
+        r"|Failed to establish a new connection",
+        "{said}: no way from this machine to {base} or to a package index. Build where there is one (often the"
+        " login node), set http_proxy and https_proxy, or bring files: --from docker-archive://FILE.tar, --wheels"
+        " DIR",
+    ),
+    _Cause(r"launcher: build: ([^\n\r]+)", "{part}"),  # the definition's own word
+    _Cause(
+        r"'noexec' mount option set on ([^\s,]+)",
+        "{temporary} is on {part}, mounted noexec: nothing can run there; choose another folder: --tmp-dir",
+    ),
+    _Cause(
+        r"could not use fakeroot: [^\n]{0,160}|no mapping entry found|newuidmap[^\n]{0,120}"
+        r"|--fakeroot, or the proot command are required|requires either a suid installation or unprivileged user"
+        r"|no user namespace available|user namespaces? (?:is|are) (?:disabled|not)[^\n]{0,80}"
+        r"|failed to create (?:user )?namespace[^\n]{0,80}",
+        "{said}: {runtime} cannot build for {user} without root here. The site can allow it (user namespaces, and"
+        " /etc/subuid: singularity config fakeroot --add {user}), or build elsewhere and copy the image",
+    ),
+    _Cause(
+        r"mksquashfs[^\n]{0,60}(?:not found|no such file)[^\n]{0,40}|while searching for mksquashfs[^\n]{0,120}",
+        "{said}: mksquashfs is missing; install squashfs-tools, or ask the site",
+    ),
+    _Cause(
+        r"failed to execute %test[^\n]*|while running %test[^\n]*",
+        "{said}: the image was built and fails its own test; see above",
+    ),
+    _Cause(
+        r"signal: killed|out of memory|cannot allocate memory|oom-kill",
+        "{said}: the machine ended the build, for want of memory as it seems; many login nodes limit it: build in"
+        " a job (srun --mem=32G ...)",
+    ),
+)
+
+
+def explain(output: str, code: int, places: Places) -> str:
+    """One sentence about a build that failed: value, place, remedy."""
+    folders = {"output": places.output, "temporary files": places.temporary, "cache": places.cache}
+    for cause in _CAUSES:
+        found = re.search(cause.pattern, output, re.IGNORECASE)
+        if found:
+            return cause.remedy.format(
+                said=found[0].strip(),
+                part=found[1] if found.re.groups else "",
+                folders=", ".join(f"{what} {folder} ({places.room(folder)})" for what, folder in folders.items()),
+                **places._asdict(),
+            )
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it said nothing")
+    return f"{places.runtime} ended with {code}: {last[-300:]}"

@@ -1,0 +1,136 @@
+"""The caller's package index for pip inside a build, in a file that stays outside of the image.
+
+Only what says where packages come from is taken: the index, its certificate, its proxy. The rest of a user's pip
+configuration (target folders, constraints, a user install) is for the host's Python.
+"""
+
+import configparser
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+_MOST = 1 << 20  # bytes of a configuration file that are read
+_OPTIONS = (
+    "index-url", "extra-index-url", "find-links", "trusted-host", "no-index", "proxy", "timeout", "retries",
+    "cert", "client-cert",
+)  # fmt: skip
+_FILES = ("cert", "client-cert")
+_LISTS = ("extra-index-url", "find-links", "trusted-host")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")
+
+
+class PipSettingsError(ValueError):
+    """A setting of pip that cannot be used; the message names it, its place and the remedy."""
+
+
+class PipSettings(NamedTuple):
+    """`text` is a pip.conf; `files` are copied beside it, by name; '' and {}: nothing was set."""
+
+    text: str
+    files: dict[str, Path]
+    notes: tuple[str, ...]
+
+
+def pip_settings(environ: Mapping[str, str], folder: str, wheels: str | None = None) -> PipSettings:
+    """What the caller has set, by pip's own order: files of the machine, of the user, $PIP_CONFIG_FILE, variables.
+
+    Args:
+        folder: where the file will be in the build.
+        wheels: a folder in the build that all packages come from; no index is asked then.
+
+    Raises:
+        PipSettingsError: a file cannot be read, or a certificate is missing.
+    """
+    if wheels:
+        return PipSettings(_conf({"no-index": ["true"], "find-links": [wheels]}), {}, ())
+    found: dict[str, list[str]] = {}
+    for file in _config_files(environ):
+        for option, value in _read(file):
+            found[option] = _values(option, value)
+    for option in _OPTIONS:
+        variable = environ.get("PIP_" + option.upper().replace("-", "_"))
+        if variable:
+            found[option] = _values(option, variable)
+    bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("SSL_CERT_FILE")
+    if bundle and "cert" not in found:
+        found["cert"] = [bundle]
+    notes = []
+    local = [link for link in found.get("find-links", ()) if not re.match(r"https?://", link)]
+    if local:
+        found["find-links"] = [link for link in found["find-links"] if link not in local]
+        notes.append(f"pip's find-links {local[0]} is a folder of this machine and not used; --wheels takes one")
+    files = {}
+    for option in _FILES:
+        if option in found:
+            path = Path(found[option][0]).expanduser()
+            if not path.is_file():
+                raise PipSettingsError(f"pip's {option} {path}: no such file; correct or unset it")
+            files[f"{option}.pem"] = path
+            found[option] = [f"{folder}/{option}.pem"]
+    found = {option: values for option, values in found.items() if values}
+    return PipSettings(_conf(found) if found else "", files, tuple(notes))
+
+
+def _conf(options: Mapping[str, list[str]]) -> str:
+    lines = ["[global]"]
+    for option, values in options.items():
+        lines.append(f"{option} =" + ("" if len(values) > 1 else f" {values[0]}"))
+        lines += [f"    {value}" for value in values] if len(values) > 1 else []
+    return "\n".join(lines) + "\n"
+
+
+def _values(option: str, value: str) -> list[str]:
+    if option in _LISTS:
+        return value.split()
+    stripped = value.strip()
+    if not stripped.isprintable():
+        raise PipSettingsError(f"pip's {option}: it holds control characters; correct or unset it")
+    return [stripped]
+
+
+def _config_files(environ: Mapping[str, str]) -> Iterator[Path]:
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == "/dev/null":
+        return
+    home = Path(environ.get("HOME") or "/nonexistent")
+    xdg = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    candidates = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf")]
+    candidates += [home / ".pip" / "pip.conf", xdg / "pip" / "pip.conf"]
+    yield from (path for path in candidates if path.is_file())
+    if named:
+        yield Path(named)
+
+
+def _read(file: Path) -> Iterator[tuple[str, str]]:
+    try:
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(_MOST)
+        parser = configparser.RawConfigParser(strict=False)
+        parser.read_string(text, str(file))
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        raise PipSettingsError(
+            f"pip's settings in {file}: {error}; correct the file, or set PIP_CONFIG_FILE"
+        ) from error
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            yield from ((name, value) for name, value in parser.items(section) if name in _OPTIONS and value)
+
+
+def secrets_of(environ: Mapping[str, str], settings: PipSettings) -> set[str]:
+    """Passwords and tokens in addresses of indexes and proxies, and of the docker registry: never to be shown."""
+    texts = re.findall(r"\S+://\S+", settings.text)
+    texts += [value for name, value in environ.items() if name.lower() in _PROXIES]
+    found = {
+        value
+        for name, value in environ.items()
+        if re.fullmatch(r"(?:APPTAINER|SINGULARITY)_DOCKER_PASSWORD", name) and value
+    }
+    for text in texts:
+        # A proxy may stand there without a scheme.
+        authority = urlsplit(text if "://" in text else f"http://{text}").netloc
+        user, _, password = authority.rpartition("@")[0].partition(":")
+        for secret in (password or user,):
+            found |= {secret, unquote(secret)}
+    return {secret for secret in found if secret}

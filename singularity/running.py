@@ -1,0 +1,121 @@
+"""Run a program that takes long: its output passes through and its end is kept, and it ends with this process."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+_TAIL = 64 * 1024  # bytes of output that are kept
+_GRACE_S = 20.0  # for a build to clean up after SIGTERM
+_HIDDEN = b"****"
+
+
+class Finished(NamedTuple):
+    """Exit code, and the end of what the program said on both of its streams."""
+
+    code: int
+    said: str
+
+
+class _Relay:
+    """Copies output to standard error without the secrets; a secret may be cut in two by a read."""
+
+    def __init__(self, secrets: Collection[str]) -> None:
+        self._secrets = [secret.encode() for secret in sorted(secrets, key=len, reverse=True)]
+        self._waiting = b""
+        self.tail = b""
+
+    def take(self, data: bytes) -> None:
+        text = self._waiting + data
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        held = max((_begun(text, secret) for secret in self._secrets), default=0)
+        self._waiting = text[len(text) - held :]
+        self._pass(text[: len(text) - held])
+
+    def end(self) -> None:
+        self._pass(self._waiting)
+        self._waiting = b""
+
+    def _pass(self, data: bytes) -> None:
+        self.tail = (self.tail + data)[-_TAIL:]
+        sys.stderr.flush()
+        try:
+            os.write(2, data)
+        except OSError:  # a closed terminal is no reason to lose the build
+            return
+
+
+def _begun(text: bytes, secret: bytes) -> int:
+    """How many bytes at the end of `text` may be the beginning of `secret`."""
+    return next(
+        (size for size in range(min(len(secret) - 1, len(text)), 0, -1) if text.endswith(secret[:size])), 0
+    )
+
+
+def run_program(
+    words: Sequence[str], *, environ: Mapping[str, str], folder: Path, secrets: Collection[str] = ()
+) -> Finished:
+    """Run a program in a folder until it ends. Both streams go to standard error: a terminal stays one for it.
+
+    Whatever raises here (Ctrl-C, SIGTERM as an exception) first ends the program and all that it started.
+    """
+    terminal = os.isatty(2)
+    reading, writing = os.openpty() if terminal else os.pipe()
+    relay = _Relay(secrets)
+    try:
+        with subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, env=dict(environ), cwd=folder,
+            start_new_session=True,
+        ) as program:  # fmt: skip
+            os.close(writing)
+            writing = -1
+            try:
+                while data := _read(reading):
+                    relay.take(data)
+                code = program.wait()
+            except BaseException:
+                _end(program)
+                raise
+        relay.end()
+    finally:
+        os.close(reading)
+        if writing >= 0:
+            os.close(writing)
+    return Finished(code, relay.tail.decode("utf-8", "replace"))
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError as error:
+        if error.errno == errno.EIO:  # the other end of a terminal is closed
+            return b""
+        raise
+
+
+def _end(program: "subprocess.Popen[bytes]") -> None:
+    """SIGTERM to the program's session, SIGKILL to what is left of it after a while."""
+    for name, patience_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, 5.0)):
+        if not _signalled(program, name):
+            return
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            if not _signalled(program, 0):
+                return
+
+
+def _signalled(program: "subprocess.Popen[bytes]", number: int) -> bool:
+    """Send a signal to all of it (0: none); False where nothing of it is left."""
+    program.poll()
+    try:
+        os.killpg(program.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
