@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from data_prep.command_line import CommandParser, quiet_imports, run
+from data_prep.command_line import CommandParser, fail, quiet_imports, run
 
 if __name__ == "__main__":
     quiet_imports()
@@ -267,7 +267,12 @@ def main(argv: list[str] | None = None) -> int:
     if args.json:
         print(json.dumps([asdict(report) for report in reports]))
     else:
-        print(*(printable(_line(report), _LINE_CHARS) for report in reports), sep="\n")
+        for report in reports:
+            if report.problem is None:
+                print(printable(_line(report), _LINE_CHARS))
+    for report in reports:
+        if report.problem is not None:
+            fail(printable(_line(report), _LINE_CHARS))
     return 1 if any(report.problem or report.schema for report in reports) else 0
 
 

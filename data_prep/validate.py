@@ -246,15 +246,14 @@ def main(argv: list[str] | None = None) -> int:
     reports = check_files(args.files, lengths, args.max_prompt_tokens)
     if args.json:
         print(json.dumps([asdict(report) for report in reports], indent=2))
-    else:
-        _tell(reports)
+    _tell(reports, fit=not args.json)
     return 1 if any(report.problems for report in reports) else 0
 
 
-def _tell(reports: Sequence[FileReport]) -> None:
+def _tell(reports: Sequence[FileReport], *, fit: bool) -> None:
     for report in reports:
         path = printable(report.path, 4096)
-        if not report.problems:
+        if fit and not report.problems:
             print(printable(_line(report), 4096))
         for problem in report.problems:
             print(f"error: {path}: {problem}", file=sys.stderr)

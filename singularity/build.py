@@ -305,10 +305,10 @@ def _parser() -> CommandParser:
         "--fakeroot",
         choices=("auto", "yes", "no"),
         default="auto",
-        help="whether to build as a made-up root [auto: where the program needs it]",
+        help="build as a made-up root [auto: if needed]",
     )
     parser.add_argument(
-        "--mksquashfs-args", metavar="ARGS", help="how to compress: '-comp lz4' is quicker, and larger"
+        "--mksquashfs-args", metavar="ARGS", help="compression; '-comp lz4' is quicker, and larger"
     )
     parser.add_argument("--no-test", action="store_true", help="do not run the image's own test")
     parser.add_argument("--force", action="store_true", help="replace an image that is there")

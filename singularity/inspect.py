@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Say what is in an image, whether it is whole, and whether it agrees with its stack."""
 
 import json
@@ -7,15 +8,19 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from singularity.command_line import CommandParser, escaped, fail, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
+
 from singularity import checksum
 from singularity.agreement import agrees, differences
-from singularity.command_line import CommandParser, escaped, fail, run
 from singularity.image import Image, packages_of, read_image, this_architecture
 from singularity.labels import STACK_CONTENT
 from singularity.probe import ProbeError, ask, container_program
 from singularity.report import Report, as_json, as_text, readable_size
 from singularity.sif import ImageDamaged
-from singularity.stack import Stack, StackError, load_stack
+from singularity.stack import Stack, StackError, load_stack, stack_names
 from singularity.toolkit import content_hash
 
 _BAR = 30
@@ -171,10 +176,17 @@ def parser() -> CommandParser:
         },
     )
     made.add_argument("image", metavar="IMAGE", help="a SIF, or a sandbox folder")
-    made.add_argument("--json", action="store_true", help="everything, as one JSON object")
-    made.add_argument("--stack", metavar="NAME", help="compare with this stack, whatever its labels say")
+    made.add_argument("--json", action="store_true", help="print the report as JSON")
+    stack = made.add_argument("--stack", metavar="NAME", help="compare with this stack, whatever its labels say")
+    stack.completer = lambda **_: stack_names()  # type: ignore[attr-defined]
     made.add_argument("--run", action="store_true", help="ask the image itself, with apptainer or singularity")
-    made.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="for its answer (300)")
+    made.add_argument(
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="time for its answer [%(default)g]",
+    )
     made.add_argument("--record", action="store_true", help="write its checksum beside it, if it is whole")
     made.add_argument("--no-checksum", action="store_true", help="do not compare the recorded checksum")
     return made
@@ -203,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except OSError as error:
         message = f"{error.filename or path}: {error.strerror or error}"
-        return fail(message, as_json=args.json, code=2 if error.filename == str(path) else 1, path=args.image)
+        return fail(message, as_json=args.json, path=args.image)
     finally:
         bar.clear()
     print(json.dumps(as_json(report), indent=2) if args.json else escaped(as_text(report)))
