@@ -201,7 +201,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #: "template": "dapo",
 #: "name": "qwen3-4b-dapo",
 #: "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "h200", "cpus_per_node": 64, "partition": "gpu", "time": "24:00:00", "modules": ["singularitypro"]},
-#: "container": {"image": "images/verl-0.9.1.sif", "cuda": "12.9"},
+#: "container": {"image": "images/verl-0.9.1.sif", "stack": "verl-0.9.1"},
 #: "engine": {"verl": "0.9.1", "mode": "one_step_off"},
 #: "rollout": {"engine": "sglang", "n": 16},
 #: "actor": {"pipeline_parallel": 2, "fp8": "blockwise", "lr": 1e-06, "mini_batch_size": 64, "dynamic_batch": true, "max_tokens_per_gpu": 20480, "offload": ["optimizer"]},

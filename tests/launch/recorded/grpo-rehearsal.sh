@@ -197,7 +197,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #: "template": "grpo",
 #: "name": "qwen3-4b-grpo",
 #: "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "h200", "cpus_per_node": 64, "partition": "gpu", "time": "12:00:00", "modules": ["singularitypro"]},
-#: "container": {"image": "images/verl-0.9.1.sif", "cuda": "12.9"},
+#: "container": {"image": "images/verl-0.9.1.sif", "stack": "verl-0.9.1"},
 #: "engine": {"verl": "0.9.1", "mode": "one_step_off"},
 #: "rollout": {"engine": "sglang", "nodes": 1, "gpus_per_node": 7, "n": 8, "gpu_memory_utilization": 0.7},
 #: "actor": {"strategy": "megatron", "pipeline_parallel": 2, "fp8": "blockwise", "lr": 1e-06, "mini_batch_size": 128, "micro_batch_size_per_gpu": 4, "offload": ["optimizer"]},

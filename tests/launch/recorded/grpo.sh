@@ -146,10 +146,10 @@ TRAINER=("$PYTHON" -m verl.experimental.one_step_off_policy.main_ppo --config-na
   trainer.total_epochs=1
   trainer.val_before_train=false
 )
-CHECK=("$PYTHON" -m launch.engines.verify --verl 0.9.1 -- "${TRAINER[@]:1}") # before Ray starts
+CHECK=("$PYTHON" -m launch.engines.verify --verl 0.9.1 --stack verl-0.9.1 -- "${TRAINER[@]:1}") # before Ray starts
 MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force --resume)
 SUPERVISE=(env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR"
-  --nodes 2 --ray-gpus-head 7 --ray-gpus-other 8 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --reward-unresponsive 60 --min-cpus 24 --join-timeout 300 --ready-timeout 900 --end-margin 300 --stalled-after 3600 --expect-steps
+  --nodes 2 --ray-gpus-head 7 --ray-gpus-other 8 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --reward-unresponsive 60 --min-cpus 24 --min-driver 580.65.06 --join-timeout 300 --ready-timeout 900 --end-margin 300 --stalled-after 3600 --expect-steps
   --job-file "$RUN_DIR/resolved.json" --data /project/data/train.parquet --data /project/data/test.parquet "${IN_SLURM[@]}"
   ::check "${CHECK[@]}"
   ::resume "$PYTHON" -m converters.resume "$CHECKPOINT_DIR"
@@ -164,7 +164,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #: "template": "grpo",
 #: "name": "qwen3-4b-grpo",
 #: "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "h200", "cpus_per_node": 64, "partition": "gpu", "time": "12:00:00", "modules": ["singularitypro"]},
-#: "container": {"image": "images/verl-0.9.1.sif", "cuda": "12.9"},
+#: "container": {"image": "images/verl-0.9.1.sif", "stack": "verl-0.9.1"},
 #: "engine": {"verl": "0.9.1", "mode": "one_step_off"},
 #: "rollout": {"engine": "sglang", "nodes": 1, "gpus_per_node": 7, "n": 8, "gpu_memory_utilization": 0.7},
 #: "actor": {"strategy": "megatron", "pipeline_parallel": 2, "fp8": "blockwise", "lr": 1e-06, "mini_batch_size": 128, "micro_batch_size_per_gpu": 4, "offload": ["optimizer"]},
@@ -180,7 +180,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #= "name": "qwen3-4b-grpo",
 #= "template": "grpo",
 #= "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "h200", "gpu_memory_gb": null, "cpus_per_node": 64, "mem": null, "partition": "gpu", "account": null, "qos": null, "time": "12:00:00", "modules": ["singularitypro"], "network_interface": null, "join_timeout_s": 300.0, "extra_sbatch": []},
-#= "container": {"image": "images/verl-0.9.1.sif", "runtime": "auto", "cuda": "12.9", "stack": null, "toolkit": "bind", "verify": true, "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
+#= "container": {"image": "images/verl-0.9.1.sif", "runtime": "auto", "cuda": null, "stack": "verl-0.9.1", "toolkit": "bind", "verify": true, "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
 #= "engine": {"verl": "0.9.1", "mode": "one_step_off"},
 #= "rollout": {"engine": "sglang", "nodes": 1, "gpus_per_node": 7, "tensor_parallel": 1, "n": 8, "gpu_memory_utilization": 0.7, "temperature": 1.0, "top_p": 1.0, "fp8": false, "max_model_len": null, "max_batched_tokens": null, "chunked_prefill": true, "max_num_seqs": null, "enforce_eager": null, "free_cache": null},
 #= "actor": {"strategy": "megatron", "gpus_per_node": null, "tensor_parallel": 1, "pipeline_parallel": 2, "context_parallel": 1, "expert_parallel": 1, "expert_tensor_parallel": null, "sequence_parallel": true, "fp8": "blockwise", "lr": 1e-06, "mini_batch_size": 128, "micro_batch_size_per_gpu": 4, "dynamic_batch": false, "max_tokens_per_gpu": null, "recompute": null, "offload": ["optimizer"]},

@@ -207,7 +207,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #: "template": "ppo",
 #: "name": "qwen3-4b-ppo",
 #: "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "h200", "cpus_per_node": 64, "partition": "gpu", "time": "12:00:00", "modules": ["singularitypro"]},
-#: "container": {"image": "images/verl-0.9.1.sif", "cuda": "12.9"},
+#: "container": {"image": "images/verl-0.9.1.sif", "stack": "verl-0.9.1"},
 #: "engine": {"verl": "0.9.1", "mode": "sync"},
 #: "rollout": {"engine": "sglang", "n": 1, "gpu_memory_utilization": 0.5, "free_cache": true},
 #: "actor": {"pipeline_parallel": 2, "fp8": null, "lr": 1e-06, "mini_batch_size": 252, "micro_batch_size_per_gpu": 4, "offload": ["param", "optimizer"]},

@@ -193,7 +193,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #: "template": "grpo",
 #: "name": "qwen3-4b-grpo-megatron",
 #: "cluster": {"nodes": 1, "gpus_per_node": 5, "gpu": "h200", "cpus_per_node": 40, "partition": "gpu", "time": "12:00:00", "modules": ["singularitypro"]},
-#: "container": {"image": "images/verl-0.6.1.sif"},
+#: "container": {"image": "images/verl-0.6.1.sif", "stack": "verl-0.6.1"},
 #: "engine": {"verl": "0.6.1", "mode": "sync"},
 #: "rollout": {"engine": "sglang", "tensor_parallel": 1, "n": 4, "gpu_memory_utilization": 0.4, "max_num_seqs": 256, "enforce_eager": true, "free_cache": true},
 #: "actor": {"strategy": "megatron", "tensor_parallel": 1, "pipeline_parallel": 2, "fp8": null, "lr": 1e-06, "mini_batch_size": 128, "micro_batch_size_per_gpu": 4, "offload": ["optimizer"]},

@@ -146,10 +146,10 @@ TRAINER=("$PYTHON" -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer
   trainer.total_epochs=1
   trainer.val_before_train=false
 )
-CHECK=("$PYTHON" -m launch.engines.verify --verl 0.6.1 -- "${TRAINER[@]:1}") # before Ray starts
+CHECK=("$PYTHON" -m launch.engines.verify --verl 0.6.1 --stack verl-0.6.1 -- "${TRAINER[@]:1}") # before Ray starts
 MERGE=("$PYTHON" -m converters.merge --local_dir "$CHECKPOINT_DIR" --target_dir "$RUN_DIR/hf_model" --base_model "$POLICY" --force --resume)
 SUPERVISE=(env "${ENVIRONMENT[@]/#/$PREFIX}" "${START[@]}" "$PYTHON" "$TOOLKIT/launch/node.py" --run-dir "$RUN_DIR" --checkpoint-dir "$CHECKPOINT_DIR"
-  --nodes 1 --ray-gpus-head 4 --ray-gpus-other 5 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --reward-unresponsive 60 --min-cpus 5 --join-timeout 300 --ready-timeout 900 --end-margin 300 --stalled-after 3600 --expect-steps
+  --nodes 1 --ray-gpus-head 4 --ray-gpus-other 5 --ray-cpus "${SLURM_CPUS_ON_NODE:-$(nproc)}" --reward-gpus 1 --reward-unresponsive 60 --min-cpus 5 --min-driver 525.60.13 --join-timeout 300 --ready-timeout 900 --end-margin 300 --stalled-after 3600 --expect-steps
   --job-file "$RUN_DIR/resolved.json" --data /project/data/train.parquet --data /project/data/test.parquet "${IN_SLURM[@]}"
   ::check "${CHECK[@]}"
   ::resume "$PYTHON" -m converters.resume "$CHECKPOINT_DIR"
@@ -164,7 +164,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #: "template": "grpo",
 #: "name": "qwen3-4b-grpo-megatron",
 #: "cluster": {"nodes": 1, "gpus_per_node": 5, "gpu": "h200", "cpus_per_node": 40, "partition": "gpu", "time": "12:00:00", "modules": ["singularitypro"]},
-#: "container": {"image": "images/verl-0.6.1.sif"},
+#: "container": {"image": "images/verl-0.6.1.sif", "stack": "verl-0.6.1"},
 #: "engine": {"verl": "0.6.1", "mode": "sync"},
 #: "rollout": {"engine": "sglang", "tensor_parallel": 1, "n": 4, "gpu_memory_utilization": 0.4, "max_num_seqs": 256, "enforce_eager": true, "free_cache": true},
 #: "actor": {"strategy": "megatron", "tensor_parallel": 1, "pipeline_parallel": 2, "fp8": null, "lr": 1e-06, "mini_batch_size": 128, "micro_batch_size_per_gpu": 4, "offload": ["optimizer"]},
@@ -181,7 +181,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #= "name": "qwen3-4b-grpo-megatron",
 #= "template": "grpo",
 #= "cluster": {"nodes": 1, "gpus_per_node": 5, "gpu": "h200", "gpu_memory_gb": null, "cpus_per_node": 40, "mem": null, "partition": "gpu", "account": null, "qos": null, "time": "12:00:00", "modules": ["singularitypro"], "network_interface": null, "join_timeout_s": 300.0, "extra_sbatch": []},
-#= "container": {"image": "images/verl-0.6.1.sif", "runtime": "auto", "cuda": null, "stack": null, "toolkit": "bind", "verify": true, "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
+#= "container": {"image": "images/verl-0.6.1.sif", "runtime": "auto", "cuda": null, "stack": "verl-0.6.1", "toolkit": "bind", "verify": true, "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
 #= "engine": {"verl": "0.6.1", "mode": "sync"},
 #= "rollout": {"engine": "sglang", "nodes": null, "gpus_per_node": null, "tensor_parallel": 1, "n": 4, "gpu_memory_utilization": 0.4, "temperature": 1.0, "top_p": 1.0, "fp8": false, "max_model_len": null, "max_batched_tokens": null, "chunked_prefill": true, "max_num_seqs": 256, "enforce_eager": true, "free_cache": true},
 #= "actor": {"strategy": "megatron", "gpus_per_node": null, "tensor_parallel": 1, "pipeline_parallel": 2, "context_parallel": 1, "expert_parallel": 1, "expert_tensor_parallel": null, "sequence_parallel": true, "fp8": null, "lr": 1e-06, "mini_batch_size": 128, "micro_batch_size_per_gpu": 4, "dynamic_batch": false, "max_tokens_per_gpu": null, "recompute": null, "offload": ["optimizer"]},
