@@ -96,6 +96,13 @@ def test_the_command_by_hand_names_the_step_and_whole_paths(run_dir: Path):
     assert merging.by_hand(job(run_dir, merge=False), run_dir / "c" / "global_step_40") is None
 
 
+def test_the_command_by_hand_runs_where_the_image_is_not(run_dir: Path):
+    """container.toolkit=image: a login node has the toolkit elsewhere than the container."""
+    settings = replace(job(run_dir), host_toolkit=Path("/home/me/my toolkit"))
+    command = merging.by_hand(settings, run_dir / "c" / "global_step_40")
+    assert str(command).startswith("cd '/home/me/my toolkit' && ")
+
+
 def test_the_command_by_hand_is_one_that_bash_and_the_merge_take(run_dir: Path):
     """Up to what the checkpoint lacks: nothing is in it."""
     (run_dir / "models" / "a b").mkdir(parents=True)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.supervisor import limits, nodelist
+from launch.supervisor.devices import driver_warnings
 from launch.supervisor.environment import base_environment, make_caches, slurm_hosts, with_direct, with_head
 from launch.supervisor.ports import port_plan
 from launch.supervisor.ray_cluster import head_command, worker_arguments
@@ -254,3 +255,29 @@ def test_a33_few_processes_are_a_warning(monkeypatch: pytest.MonkeyPatch, proces
 def test_little_shared_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "free_bytes", lambda _: 64 * 2**20)
     assert "/dev/shm has 0.1 GiB free" in limits.low_limits(shared_memory=True)[-1]
+
+
+# ---- the driver that the image's CUDA wants
+
+
+@pytest.mark.parametrize(
+    ("there", "oldest", "warned"),
+    [
+        ("570.124.06\n", "580.65.06", True),
+        ("580.65.06\n", "580.65.06", False),
+        ("580.105.08\n", "580.65.06", False),
+        ("1000.1\n", "580.65.06", False),
+        ("535.54.03\n", "535.54", False),
+        ("nonsense\n", "580.65.06", False),
+        ("570.124.06\n", None, False),
+        (None, "580.65.06", False),
+    ],
+)
+def test_an_older_driver_is_told(tmp_path: Path, there: str | None, oldest: str | None, warned: bool):
+    file = tmp_path / "version"
+    if there is not None:
+        file.write_text(there)
+    told = list(driver_warnings(oldest, file))
+    assert bool(told) == warned
+    assert all(f"is {str(there).strip()}; CUDA in the image wants {oldest} or newer" in text for text in told)
+    assert here("--min-driver", "580.65.06").min_driver == "580.65.06"

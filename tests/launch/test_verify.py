@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from verl_sources import command, job
 
+from launch.engines import verify as verify_module
 from launch.engines.verify import main, verify
+from launch.supervisor.symptoms import said_kind
+from singularity.installed import installed_packages
+from singularity.stack import load_stack
 
 
 @pytest.fixture
@@ -43,6 +47,26 @@ def test_a_good_command(run: Path, capsys: pytest.CaptureFixture[str]):
 def test_another_version_is_installed(run: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["--verl", "0.8.0", *arguments(run)[2:]]) == 1
     assert "this image has verl 0.9.1, the job was rendered for 0.8.0" in capsys.readouterr().err
+
+
+def test_the_packages_of_a_stack(run: Path, capsys: pytest.CaptureFixture[str]):
+    """.venv is made from the list of the stack cpu."""
+    assert main(["--stack", "cpu", *arguments(run)]) == 0, capsys.readouterr().err
+
+
+def test_a_package_of_another_version_and_one_that_is_missing(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    real = installed_packages()
+    wanted = load_stack("cpu").pins
+    there = {name: version for name, version in real.items() if name != "mbridge"} | {"ray": "2.9.0"}
+    monkeypatch.setattr(verify_module, "installed_packages", lambda: there)
+    assert main(["--stack", "cpu", *arguments(run)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("error: stack-package: ")] == lines
+    assert f"this image has no mbridge; stack cpu has {wanted['mbridge']}; build it again" in lines[0]
+    assert f"this image has ray 2.9.0; stack cpu has {wanted['ray']}; build it again" in lines[1]
+    assert said_kind(lines[0]) == "image"
 
 
 def test_no_verl_at_all(run: Path, monkeypatch: pytest.MonkeyPatch):
