@@ -1,21 +1,25 @@
+# PYTHON_ARGCOMPLETE_OK
 """Render a job into one bash script, after checking everything that can be checked here.
 
-    python -m launch.render --template grpo --rehearse
-    python -m launch.render --template ppo --job job.yaml --set cluster.nodes=4 -o run_ppo.sh
-
-Exit codes: 0 written (or, with --check-only, nothing wrong); 1 the job breaks a rule: every broken rule is printed
-and nothing is written; 2 usage.
+python -m launch.render --template grpo --rehearse
+python -m launch.render --template ppo --job job.yaml --set cluster.nodes=4 -o run_ppo.sh
 """
 
 import argparse
+import io
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from singularity.command_line import CommandParser, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
+
+from launch.completion import complete_set
 from launch.config import Job, JobError, load_job
 from launch.config.templates import TEMPLATES
 from launch.finding import Finding, error, warning
@@ -26,37 +30,52 @@ from launch.sizing.plan_table import plan_data, plan_table
 from launch.tokens import hide
 from launch.toolkit import place_toolkit, toolkit_folder
 
+_NOTES = """\
+A value of the template is replaced by one of the site, that by one of the job file, and that by --set. Every \
+field of a job is in docs/job.md and in --schema.
+"""
+_EXAMPLES = (
+    "python -m launch.render --template grpo --rehearse -o - | less",
+    "python -m launch.render --template ppo --job job.yaml --check-only",
+    "python -m launch.render --template grpo \\\n    --set cluster.nodes=3 --set actor.lr=2e-6",
+)
+_EXIT_CODES = {
+    0: "written; with --check-only, nothing wrong",
+    1: "the job breaks a rule: every broken rule is told, and nothing is written",
+    2: "usage",
+}
 _SITE, _NO_SITE = "cluster.yaml", "none"
 _OF_A_RUN = "job.json"  # in a run directory, with the site's values
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m launch.render",
-        description="Render a job into one bash script, after checking it.",
-        epilog="example: python -m launch.render --template grpo --rehearse -o - | less",
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "launch.render",
+        "Render a job into one bash script, after checking it.",
+        notes=_NOTES,
+        examples=_EXAMPLES,
+        exit_codes=_EXIT_CODES,
     )
-    parser.add_argument(
-        "--template", choices=TEMPLATES, help="algorithm; may be left out where the job file names it"
-    )
-    parser.add_argument("--job", type=Path, metavar="FILE", help="job file (YAML); without it: the defaults")
+    parser.add_argument("--template", choices=TEMPLATES, help="algorithm [the one that the job file names]")
+    parser.add_argument("--job", type=Path, metavar="FILE", help="job file, in YAML [the template's defaults]")
     parser.add_argument(
         "--site",
         metavar="FILE",
         help="what all jobs of a cluster have in common, written like a job file, below its values; none: no such "
         "file [cluster.yaml here, if there; none for a job.json of a run, which has its values]",
     )
-    parser.add_argument(
+    field = parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY.PATH=VALUE",
         help="change one field; the value is YAML: --set cluster.nodes=3, --set 'overrides=[\"a.b=1\"]'",
     )
+    field.completer = complete_set  # type: ignore[attr-defined]
     parser.add_argument("-o", "--output", metavar="FILE", help="script to write, - for stdout [run_TEMPLATE.sh]")
-    parser.add_argument("--rehearse", action="store_true", help="run on CPU with a tiny model")
+    parser.add_argument("--rehearse", action="store_true", help="render the job in small, with tiny models on CPU")
     parser.add_argument("--check-only", action="store_true", help="check, write nothing")
-    parser.add_argument("--json", action="store_true", help="report as JSON on stdout")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of a job and exit")
     parser.add_argument("--force", action="store_true", help="overwrite a script that was edited by hand")
     parser.add_argument(
@@ -164,8 +183,7 @@ def _site(args: argparse.Namespace) -> Path | None:
 def _tell(report: _Report, *, as_json: bool) -> None:
     if as_json:
         print(report.as_json())
-        return
-    for line in report.lines():
+    for line in (finding.line() for finding in report.findings) if as_json else report.lines():
         print(line, file=sys.stderr)
 
 
@@ -203,6 +221,8 @@ def _rendered(args: argparse.Namespace, site: Path | None) -> _Report:
             reviewed = look(job)  # the script names the copy that is there now
         script = str(reviewed.script)
         if output == "-":
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(encoding="utf-8")  # as a file has it
             print(script, end="")
             return _Report(problems, reviewed, whole)
         _write(output, script)
@@ -230,17 +250,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(finding.severity == "error" for finding in report.findings) else 0
 
 
-def _command() -> int:
-    """`main` in a pipe that may be closed early (render ... | head)."""
-    try:
-        code = main()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes stdout once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    return code
-
-
 if __name__ == "__main__":
-    sys.exit(_command())
+    sys.exit(run(main))

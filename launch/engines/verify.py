@@ -1,16 +1,23 @@
+# PYTHON_ARGCOMPLETE_OK
 """Check the trainer's command inside the job, before Ray starts, with the verl, files and environment there.
 
     python -m launch.engines.verify --verl 0.9.1 -- -m MODULE --config-name=NAME OVERRIDE...
 
-Exit codes: 0 nothing wrong, 1 something is, 2 usage. It takes about a second and imports neither verl nor torch.
+It takes about a second and imports neither verl nor torch.
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from singularity.command_line import CommandParser, quiet_imports, run
+
+if __name__ == "__main__":
+    quiet_imports()
 
 from launch.engines.command import TrainerCommand
 from launch.engines.compose import compose_command, value_at
@@ -20,7 +27,7 @@ from launch.engines.wording import shown
 from launch.finding import Finding, error
 from singularity.agreement import differences
 from singularity.installed import installed_packages
-from singularity.stack import load_stack
+from singularity.stack import StackError, load_stack, stack_names
 
 _CONFIG_NAME = "--config-name="
 _FILES = (
@@ -140,27 +147,38 @@ def _command(arguments: Sequence[str], parser: argparse.ArgumentParser) -> Train
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m launch.engines.verify",
-        description="Check a trainer command with the installed verl.",
-        epilog="example: python -m launch.engines.verify --verl 0.9.1 -- -m verl.trainer.main_ppo "
-        "--config-name=ppo_trainer trainer.nnodes=2",
+    parser = CommandParser(
+        "launch.engines.verify",
+        "Check a trainer's command with the installed verl, before Ray starts.",
+        notes="The command is what follows --: -m MODULE --config-name=NAME OVERRIDE...",
+        examples=[
+            "python -m launch.engines.verify --verl 0.9.1 -- -m verl.trainer.main_ppo \\\n"
+            "    --config-name=ppo_trainer trainer.nnodes=2"
+        ],
+        exit_codes={0: "nothing wrong", 1: "something is wrong", 2: "usage"},
     )
     parser.add_argument(
         "--verl", required=True, metavar="VERSION", help="the version that the job was rendered for"
     )
-    parser.add_argument("--stack", metavar="NAME", help="compare the installed packages with this stack")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- -m MODULE --config-name=NAME OVERRIDE...")
+    stack = parser.add_argument("--stack", metavar="NAME", help="compare the installed packages with this stack")
+    stack.completer = lambda **_: stack_names()  # type: ignore[attr-defined]
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- ...", help="the trainer's command")
     arguments = parser.parse_args(argv)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    findings = verify(arguments.verl, _command(command, parser), arguments.stack)
+    try:
+        findings = verify(arguments.verl, _command(command, parser), arguments.stack)
+    except StackError as wrong:
+        parser.error(f"--stack: {wrong}")
     for finding in findings:
         print(finding.line(), file=sys.stderr)
-    if any(finding.severity == "error" for finding in findings):
-        return 1
-    print(f"verl {arguments.verl}: the trainer's configuration composes")
-    return 0
+    broken = any(finding.severity == "error" for finding in findings)
+    if arguments.json:
+        print(json.dumps({"findings": [finding.__dict__ for finding in findings]}, indent=2))
+    elif not broken:
+        print(f"verl {arguments.verl}: the trainer's configuration composes")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

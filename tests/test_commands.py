@@ -1,0 +1,249 @@
+"""Every command in one style: help, errors, exit codes, --json, and how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_parsers import FOLDERS, ROOT, commands, parser_of
+
+COMMANDS = commands()
+WIDTH = 80
+# A server tells its log; the others tell one line for a folder that they made.
+WITHOUT_JSON = {"reward.server", "launch.rehearsal.prepare", "launch.rehearsal.overlay"}
+# Arguments that ask for what is not there, is a folder, or is something else; and the exit code.
+WRONG: dict[str, list[tuple[list[str], int]]] = {
+    "launch.engines.verify": [
+        (["--verl", "0.0.1", "--", "-m", "verl.trainer.main_ppo", "--config-name=ppo_trainer"], 1),
+    ],
+    "launch.rehearsal.overlay": [(["--out", "."], 1)],
+    "launch.rehearsal.prepare": [
+        (["--out", "made", "--verl", "0.9.1", "--actor", "fsdp2", "--corpus", "no.jsonl"], 1),
+        (["--out", "made", "--verl", "0.9.1", "--actor", "fsdp2", "--corpus", "folder"], 1),
+    ],
+    "launch.render": [(["--job", "no.yaml"], 1), (["--job", "folder"], 1), (["--job", "noise"], 1)],
+    "launch.status": [([], 1), (["1234"], 1), (["no/run"], 1), (["folder"], 1), (["noise"], 1)],
+    "singularity.build": [(["--stack", "cpu", "-o", "no/folder/x.sif"], 1)],
+    "singularity.inspect": [(["no.sif"], 1), (["noise"], 1), (["folder"], 1)],
+    "reward.canary": [([], 3)],
+    "reward.client": [
+        (["--prompt", "a", "--response", "b"], 1),
+        (["--prompt", "a", "--response", "b", "--url", "http://127.0.0.1:9", "--deadline", "0.1"], 1),
+    ],
+    "reward.server": [(["--model", "no"], 1), (["--model", "folder"], 1), (["--model", "noise"], 1)],
+    "reward.stats": [(["no"], 1), (["folder"], 1), (["noise"], 1)],
+    "data_prep.convert": [
+        ([name, "--out", "data"], 1) for name in ("no.jsonl", "folder", "noise", "noise.parquet")
+    ],
+    "data_prep.inspect": [([name], 1) for name in ("no.jsonl", "folder", "noise", "noise.parquet")],
+    "data_prep.sample": [([name], 1) for name in ("no.parquet", "folder", "noise.parquet")],
+    "data_prep.validate": [
+        (["no.parquet"], 1), (["folder"], 1), (["noise.parquet"], 1), (["no.parquet", "--tokenizer", "no"], 1),
+    ],
+    "converters.compare": [(["no", "folder"], 1), (["noise", "folder"], 1), (["folder", "folder"], 1)],
+    "converters.merge": [([f"--local-dir={name}", "--target-dir=out"], 1) for name in ("no", "folder", "noise")],
+    "converters.resume": [(["noise"], 1)],
+}  # fmt: skip
+
+parser = cache(parser_of)
+each_command = pytest.mark.parametrize("command", COMMANDS)
+
+
+def environment(**more: str) -> dict[str, str]:
+    # Where nothing is buffered, argparse passes over a help that cannot be written.
+    others = ("REWARD_", "CONFIG_REWARD_", "PYTHONUNBUFFERED")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    return {**kept, "PYTHONPATH": str(ROOT), **more}
+
+
+def run(command: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    options = {"capture_output": True, "env": environment(), **options}
+    line = [sys.executable, "-m", command, *arguments]
+    return subprocess.run(line, text=True, check=False, timeout=60, **options)
+
+
+def actions(command: str) -> list[argparse.Action]:
+    return [action for action in parser(command)._actions if not isinstance(action, argparse._HelpAction)]
+
+
+def named(action: argparse.Action) -> str:
+    return action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
+
+
+def test_the_list_is_whole() -> None:
+    assert len(COMMANDS) >= 18
+    assert set(WRONG) == set(COMMANDS)
+
+
+def test_the_part_that_all_folders_have_is_one_text() -> None:
+    files = [ROOT / folder / "command_line.py" for folder in FOLDERS if folder != "launch"]
+    assert len({file.read_text() for file in files}) == 1
+
+
+@each_command
+def test_help_says_what_it_does_by_example(command: str) -> None:
+    found: Any = parser(command)
+    assert type(found).__name__ == "CommandParser"
+    assert found.prog == f"python -m {command}"
+    assert re.fullmatch(r"[A-Z][^.]*(\.[a-z\d][^.]*)*\.", found.description), "one sentence"
+    assert found.exit_codes.keys() >= {0, 1, 2} - ({1} if command == "reward.canary" else set())
+    assert "usage" in found.exit_codes[2]
+    assert list(found.exit_codes) == sorted(found.exit_codes)
+    assert re.search(r"^examples?:\n  .*^exit codes:\n  0 ", found.epilog, re.MULTILINE | re.DOTALL)
+    lines = Path(ROOT, *command.split(".")).with_suffix(".py").read_text()
+    assert "# PYTHON_ARGCOMPLETE_OK\n" in lines[:1024]
+
+
+@each_command
+def test_help_of_each_option(command: str) -> None:
+    wrong = []
+    for action in actions(command):
+        text = (action.help or "") % vars(action) if "%" in (action.help or "") else action.help or ""
+        if not text:
+            wrong.append(f"{named(action)}: no help")
+        if re.match(r"[A-Z][a-z]", text) or text.endswith("."):
+            wrong.append(f"{named(action)}: {text}: lower case, and no full stop")
+        if re.search(r"\bdefault\b|\(default", text):
+            wrong.append(f"{named(action)}: {text}: the default stands in [brackets]")
+        given = action.default not in (None, False, argparse.SUPPRESS) and action.default != []
+        if given and action.option_strings and "[" not in text:
+            wrong.append(f"{named(action)}: {text}: the default {action.default!r} is not told")
+        takes = action.nargs != 0 and action.choices is None
+        if takes and not (isinstance(action.metavar, (str, tuple)) and str(action.metavar)):
+            wrong.append(f"{named(action)}: no metavar")
+    assert wrong == []
+
+
+@each_command
+def test_help_fits(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (WIDTH, 30):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = parser(command).format_help()
+        assert "exit codes:" in text
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    _, _, after = parser(command).format_help().partition("\n\n")
+    assert [line for line in after.splitlines() if len(line) > WIDTH] == []
+
+
+@each_command
+def test_json(command: str) -> None:
+    options = {option for action in actions(command) for option in action.option_strings}
+    assert ("--json" in options) == (command not in WITHOUT_JSON)
+
+
+def examples(command: str) -> list[list[str]]:
+    found: Any = parser(command)
+    return [shlex.split(text.replace("\\\n", " "), comments=True) for text in found.examples]
+
+
+@each_command
+def test_its_examples_are_its_own(command: str) -> None:
+    for words in examples(command):
+        while "=" in words[0]:
+            del words[0]
+        words = words[: words.index("|")] if "|" in words else words
+        assert words[1:3] == ["-m", command]
+        assert words[0] in ("python", "python3")
+        parser(command).parse_args(words[3:])
+
+
+@each_command
+def test_a_wrong_option_is_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        parser(command).parse_args(["--no-such-option"])
+    told = capsys.readouterr().err
+    assert told.startswith(f"usage: python -m {command} ")
+    assert f"\npython -m {command}: error: " in told
+
+
+@each_command
+def test_what_is_not_there(command: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("noise", "noise.parquet"):
+        (tmp_path / name).write_bytes(bytes(range(256)) * 16)
+    for arguments, code in WRONG[command]:
+        as_json = [] if command in WITHOUT_JSON else ["--json"]
+        rest = arguments.index("--") if "--" in arguments else len(arguments)
+        done = run(command, *arguments[:rest], *as_json, *arguments[rest:], cwd=tmp_path)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+        # A report on a file that is there is an answer, not an error.
+        answered = command == "singularity.inspect" and arguments[0] in ("noise", "folder")
+        assert answered or re.search(r"^error: \S", done.stderr, re.MULTILINE), done.stderr
+        if as_json:
+            told = json.dumps(json.loads(done.stdout))
+            assert any(f'"{key}"' in told for key in ("error", "problem", "problems", "findings"))
+        else:
+            assert done.stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "noise", "noise.parquet"]
+
+
+@each_command
+def test_a_closed_pipe_is_quiet(command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = run(command, "--help", capture_output=False, stdout=pipe, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_full_disk_is_told() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = run("converters.resume", "--help", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("command", ["reward.stats", "data_prep.inspect", "data_prep.convert"])
+def test_ctrl_c_has_no_traceback(command: str, tmp_path: Path) -> None:
+    line = [sys.executable, "-m", command, "-", *(["--out", "data"] if command == "data_prep.convert" else [])]
+    reading, writing = os.pipe()
+    pipes: Any = {"stdin": reading, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, **pipes, text=True, cwd=tmp_path, env=environment()) as process:
+        os.close(reading)
+        os.write(writing, b"{}\n" * 30_000)  # more than a pipe holds: it is read by now
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=30)[1]
+        os.close(writing)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in told
+
+
+def test_ctrl_c_while_modules_are_imported() -> None:
+    code = "import os, signal\nfrom singularity.command_line import quiet_imports\nquiet_imports()\n"
+    code += "os.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(30)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, b"", b"")
+
+
+@pytest.mark.parametrize("name", ["ä.parquet", "\udcff.parquet", "\x1b[2J.parquet"])
+def test_names_that_a_terminal_cannot_show(name: str, tmp_path: Path) -> None:
+    done = run("data_prep.validate", name, cwd=tmp_path, env=environment(PYTHONIOENCODING="ascii"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.isascii()
+    assert "\x1b" not in done.stderr
+
+
+def test_the_examples_of_data_run(tmp_path: Path) -> None:
+    for command in ("data_prep.convert", "data_prep.validate", "data_prep.inspect"):
+        words = examples(command)[0]
+        done = run(*words[2:], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_command_without_standard_output() -> None:
+    line = [sys.executable, "-m", "converters.resume", "--help"]
+    done = subprocess.run(["bash", "-c", f"{shlex.join(line)} >&-"], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
