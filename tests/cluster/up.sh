@@ -1,7 +1,8 @@
 #!/bin/bash
 # Brings up a Slurm + Apptainer cluster on this machine: login and n1..nN. Builds what is missing; does nothing for what is up.
 # usage: up.sh [NODES]     (default 3)
-#   SUITE=trixie|sid  CPUS=16 MEMORY=64000 GPUS=4 (a node, as Slurm sees it)  BINDS="/folder ..." (read-only on all nodes)
+#   SUITE=bookworm|trixie|sid  CPUS=16 MEMORY=64000 GPUS=4 (a node, as Slurm sees it)  BINDS="/folder ..." (read-only on all nodes)
+#   SMALL=1 (Slurm alone: no Apptainer, no image, no accounting)  MORE_PACKAGES="lmod ..."  MORE_SLURM_CONF="more lines of slurm.conf"
 . "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 NODES=${1:-3}
 
@@ -29,7 +30,7 @@ stop_outdated() { # ROOTFS
 wait_for_idle() {
   local state='' tries
   for ((tries = 0; tries < 240; tries++)); do
-    state=$("$CLUSTER/on" login sinfo -h -o '%D %t' 2>/dev/null || true)
+    state=$("$CLUSTER/on" login sinfo -h -n "n[1-$NODES]" -o '%D %t' 2>/dev/null || true)
     if [ "$state" = "$NODES idle" ]; then return 0; fi
     sleep 0.25
   done
@@ -65,6 +66,7 @@ for ((i = 1; i <= NODES; i++)); do wait_for_node "n$i"; done
 wait_for_idle
 echo "cluster: $NODES nodes with $("$CLUSTER/on" login sinfo -V) after $((SECONDS - started)) s, state in $LAB"
 
+[ -z "${SMALL:-}" ] || exit 0
 started=$SECONDS
 "$CLUSTER/lib/build_image.sh"
 echo "cluster: image /scratch/img/verl-cpu.sif after $((SECONDS - started)) s; try: $CLUSTER/on n1 -u alice hostname"

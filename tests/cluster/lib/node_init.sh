@@ -46,7 +46,7 @@ mkdir -p /var/lib/slurm/slurmd /run/lock /run/user
 poll 10 "the address $ADDRESS" has_address || exit 1
 as munge munged
 if [ "$NODE" = login ]; then
-  start_accounting || exit 1 # the end of the node: up.sh shows its console
+  if command -v slurmdbd >/dev/null; then start_accounting || exit 1; fi # the end of the node: up.sh shows its console
   as slurm slurmctld -D >/var/log/slurm/slurmctld.out 2>&1 &
 else
   slurmd -D >/var/log/slurm/slurmd.out 2>&1 &

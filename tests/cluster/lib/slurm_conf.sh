@@ -1,6 +1,6 @@
 #!/bin/bash
 # Writes the configuration of the cluster into $LAB/etc.
-# usage: slurm_conf.sh NODES CPUS MEMORY_MB GPUS ROOTFS
+# usage: slurm_conf.sh NODES CPUS MEMORY_MB GPUS ROOTFS      ($MORE_SLURM_CONF: more lines of slurm.conf)
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 NODES=$1
 CPUS=$2
@@ -49,14 +49,18 @@ KillWait=5
 MinJobAge=600
 JobRequeue=1
 SchedulerParameters=batch_sched_delay=0,bf_interval=5
+NodeName=n[1-$NODES] CPUs=$CPUS Sockets=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEMORY Gres=gpu:h200:$GPUS State=UNKNOWN
+PartitionName=gpu Nodes=ALL Default=YES MaxTime=1-0 DefaultTime=30 State=UP
+${MORE_SLURM_CONF:-}
+CONF
+
+accounting() {
+  cat >>slurm/slurm.conf <<CONF
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=login
 AccountingStorageTRES=gres/gpu
-NodeName=n[1-$NODES] CPUs=$CPUS Sockets=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEMORY Gres=gpu:h200:$GPUS State=UNKNOWN
-PartitionName=gpu Nodes=ALL Default=YES MaxTime=1-0 DefaultTime=30 State=UP
 CONF
-
-cat >slurm/slurmdbd.conf <<CONF
+  cat >slurm/slurmdbd.conf <<CONF
 DbdHost=login
 AuthType=auth/munge
 SlurmUser=slurm
@@ -67,8 +71,10 @@ StorageLoc=slurm_acct_db
 PidFile=/run/slurm/slurmdbd.pid
 LogFile=/var/log/slurm/slurmdbd.log
 CONF
-chown "$(chroot "$ROOTFS" id -u slurm)" slurm/slurmdbd.conf
-chmod 600 slurm/slurmdbd.conf
+  chown "$(chroot "$ROOTFS" id -u slurm)" slurm/slurmdbd.conf
+  chmod 600 slurm/slurmdbd.conf
+}
+[ ! -e "$ROOTFS/usr/sbin/slurmdbd" ] || accounting
 
 case $(chroot "$ROOTFS" slurmctld -V) in
 *" 22."*) printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' ;;
