@@ -14,8 +14,9 @@ def complete_set(prefix: str, **_: Any) -> list[str]:
     key, equals, begun = prefix.partition("=")
     if not equals:
         return [f"{name}=" for name, _ in fields(Job) if name.startswith(key)]
-    return [f"{key}={value}" for name, kind in fields(Job) if name == key for value in values(kind)
-            if value.startswith(begun)]  # fmt: skip
+    found = [value for name, kind in fields(Job) if name == key for value in values(kind)]
+    # null alone would be typed for the user.
+    return [f"{key}={value}" for value in found if value.startswith(begun) and found != ["null"]]
 
 
 def fields(section: type[BaseModel], place: str = "") -> Iterator[tuple[str, Any]]:
