@@ -27,6 +27,10 @@ _TAGGED = re.compile(r"(?P<escaped>\\?)SHA256 \((?P<name>.+)\) = (?P<hash>\S+)")
 _TICK_S = 3.0
 
 
+class ImageChanged(ImageDamaged):
+    """An image that is written while it is read."""
+
+
 @dataclass(frozen=True)
 class Verified:
     """An image whose content has the checksum that was asked for."""
@@ -98,15 +102,15 @@ def record(path: Path, progress: Progress | None = None) -> str:
 
     Raises:
         OSError: the image cannot be read or the record not be written.
-        ImageDamaged: the image changed meanwhile.
+        ImageChanged: the image changed meanwhile.
     """
     path = Path(path)
-    value = hash_file(path, progress)
+    value, file = _hash(path, progress)
     name = path.name
     escaped = re.sub(r"[\\\n\r]", lambda found: {"\\": r"\\", "\n": r"\n", "\r": r"\r"}[found[0]], name)
     line = f"{chr(92) if escaped != name else ''}{value}  {escaped}\n"
     _replace(sidecar(path), line.encode("utf-8", "surrogateescape"), mode=0o644)
-    _remember(path, value)
+    _remember(path, value, file)
     return value
 
 
@@ -118,13 +122,14 @@ def verify(path: Path, expected: str, progress: Progress | None = None) -> Verif
 
     Raises:
         OSError: the file cannot be read.
-        ImageDamaged: the content differs, or changed while it was read.
+        ImageDamaged: the content differs.
+        ImageChanged: it changed while it was read.
     """
     path, begin = Path(path), time.monotonic()
     cached = _known(path) == expected.lower()
     if not cached:
-        found = hash_file(path, progress)
-        _remember(path, found)
+        found, file = _hash(path, progress)
+        _remember(path, found, file)
         if found != expected.lower():
             raise ImageDamaged(
                 path,
@@ -140,8 +145,13 @@ def hash_file(path: Path, progress: Progress | None = None) -> str:
 
     Raises:
         OSError: it cannot be read.
-        ImageDamaged: it changed while it was read.
+        ImageChanged: it changed while it was read.
     """
+    return _hash(path, progress)[0]
+
+
+def _hash(path: Path, progress: Progress | None) -> tuple[str, dict[str, int]]:
+    """The SHA-256, and what the file was when reading began."""
     digest, buffer, done = hashlib.sha256(), bytearray(_CHUNK), 0
     view = memoryview(buffer)
     with open_image(path) as stream:
@@ -153,14 +163,15 @@ def hash_file(path: Path, progress: Progress | None = None) -> str:
             done += count
             if progress:
                 progress(done, before["size"])
-        after = _identity(os.fstat(stream.fileno()))
-    if before != after or done != before["size"] or _identity(path.stat()) != before:
-        raise ImageDamaged(path, "it changed while it was read", "wait until it is written, then run this again")
-    return digest.hexdigest()
+    # Its ctime may change meanwhile: a new owner, mode or hard link leaves the content as it is.
+    after = {**_identity(path.stat()), "ctime_ns": before["ctime_ns"]}
+    if before != after or done != before["size"]:
+        raise ImageChanged(path, "it changed while it was read", "wait until it is written, then run this again")
+    return digest.hexdigest(), before
 
 
 def _identity(found: os.stat_result) -> dict[str, int]:
-    """What changes when a file is written or replaced; ctime also when its mtime was set back."""
+    """What changes when a file is written or replaced; its ctime also where its mtime was set back."""
     return {
         "device": found.st_dev,
         "inode": found.st_ino,
@@ -188,16 +199,15 @@ def _known(path: Path) -> str | None:
     return entry.get("sha256") if isinstance(entry.get("sha256"), str) else None
 
 
-def _remember(path: Path, value: str) -> None:
+def _remember(path: Path, value: str, file: dict[str, int]) -> None:
     """A cache that cannot be written only costs the time of another look."""
+    if time.time() - max(file["mtime_ns"], file["ctime_ns"]) / 1e9 < _TICK_S:
+        return
+    entry = {"path": os.fsdecode(path.absolute()), "file": file, "sha256": value}
     with suppress(OSError, RuntimeError):
-        found = path.stat()
-        if time.time() - max(found.st_mtime, found.st_ctime) < _TICK_S:
-            return
-        file = _cache_file(path)
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        entry = {"path": os.fsdecode(path.absolute()), "file": _identity(found), "sha256": value}
-        _replace(file, json.dumps(entry).encode("ascii"), mode=0o600)
+        kept = _cache_file(path)
+        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _replace(kept, json.dumps(entry).encode("ascii"), mode=0o600)
 
 
 def _replace(file: Path, content: bytes, mode: int) -> None:

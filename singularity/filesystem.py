@@ -12,6 +12,7 @@ from typing import BinaryIO
 _SQUASHFS = struct.Struct("<4sIIIIHHHHHHQQQQQQQQ")
 _NONE = 0xFFFFFFFFFFFFFFFF
 _METADATA_BLOCK = 8192
+_UNCOMPRESSED = 0x0002 | 0x0008  # flags of mksquashfs -noD and -noF
 _SAMPLES, _SAMPLE = 64, 4096
 
 
@@ -30,7 +31,7 @@ def _squashfs(stream: BinaryIO, offset: int, size: int) -> str | None:
         return f"no squashfs (it starts with {start[:4]!r}, not with {b'hsqs'!r})"
     if len(start) < _SQUASHFS.size:
         return f"truncated: {size} bytes, a squashfs superblock alone has {_SQUASHFS.size}"
-    (_, _, _, block, _, compression, log, _, ids, major, minor, _, used, *tables) = _SQUASHFS.unpack(start)
+    (_, _, _, block, _, compression, log, flags, ids, major, minor, _, used, *tables) = _SQUASHFS.unpack(start)
     if (major, minor) != (4, 0) or not 1 <= compression <= 6 or not 12 <= log <= 20 or block != 1 << log:
         return f"its squashfs superblock is not one (version {major}.{minor}, blocks of {block} bytes)"
     if not _SQUASHFS.size < used <= size:
@@ -45,7 +46,7 @@ def _squashfs(stream: BinaryIO, offset: int, size: int) -> str | None:
     for name, at in blocks:
         if not ids or not _SQUASHFS.size <= at <= used - 2 or not _metadata_block(stream, offset + at):
             return f"its table of {name} is not there, as in a copy that was cut off and zero-filled"
-    if hole := _hole(stream, offset, used, 2 * block):
+    if not flags & _UNCOMPRESSED and (hole := _hole(stream, offset, used, 2 * block)):
         return f"zero-filled: nothing but zeros around byte {hole} of the file, as in a copy that was cut off"
     return None
 
@@ -59,8 +60,8 @@ def _metadata_block(stream: BinaryIO, at: int) -> bool:
 def _hole(stream: BinaryIO, offset: int, used: int, longest: int) -> int | None:
     """A place with `longest` bytes of zeros.
 
-    squashfs stores no block of zeros, so two blocks' length of them is none of its content. A shorter run is: of a
-    block that is not compressed.
+    mksquashfs stores no block of zeros, and compresses what it can: two blocks' length of zeros is no content. A
+    shorter run may be, of a block that grows when it is compressed.
     """
     for sample in range(_SAMPLES):
         at = sample * used // _SAMPLES

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     quiet_imports()
 
 from singularity import checksum
-from singularity.agreement import agrees, differences
+from singularity.agreement import differences
 from singularity.image import Image, packages_of, read_image, this_architecture
 from singularity.labels import STACK_CONTENT
 from singularity.probe import ProbeError, ask, container_program
@@ -22,6 +22,7 @@ from singularity.report import Report, as_json, as_text, readable_size
 from singularity.sif import ImageDamaged
 from singularity.stack import Stack, StackError, load_stack, stack_names
 from singularity.toolkit import content_hash
+from singularity.versions import agrees
 
 _BAR = 30
 
@@ -54,6 +55,8 @@ def examine(
     except ImageDamaged as damaged:
         report.problems.append(f"{damaged.problem}; {damaged.remedy}")
         return report
+    if image.toolkit not in (None, report.toolkit):
+        report.notes.append("a job with container.toolkit=image needs this toolkit inside: build the image again")
     if image.architecture not in ("unknown", this_architecture()):
         report.notes.append(f"it is for {image.architecture}: it does not run on this machine")
     wanted = stack or _stack_of(report, image)
@@ -84,7 +87,7 @@ def _integrity(
             report.cached = checksum.verify(image.path, report.sha256, progress).cached
             report.checksum = "agrees"
         except ImageDamaged as wrong:
-            report.checksum = "differs"
+            report.checksum = "not compared" if isinstance(wrong, checksum.ImageChanged) else "differs"
             report.problems.append(f"{wrong.problem}; {wrong.remedy}")
 
 

@@ -12,6 +12,9 @@ from singularity.labels import BUILT, STACK_CONTENT, VERSION
 Checksum = Literal["agrees", "differs", "none recorded", "recorded now", "not compared", "unreadable record"]
 
 _VERSION_OF_PROGRAM = ("org.label-schema.usage.apptainer.version", "org.label-schema.usage.singularity.version")
+_FROM = "org.label-schema.usage.singularity.deffile."
+# Of these the table has rows of its own, or they say nothing of the image.
+_TOLD = ("launcher.", "org.label-schema.")
 _MOST_LABELS, _MOST_CHARACTERS = 20, 100
 
 
@@ -95,7 +98,9 @@ def verdict(report: Report) -> str:
         return f"{whole}; {agrees}"
     parts = []
     if report.differences:
-        parts.append(f"{len(report.differences)} packages are not those of the stack {report.stack}")
+        number = len(report.differences)
+        differ = "package differs" if number == 1 else "packages differ"
+        parts.append(f"{number} {differ} from the stack {report.stack}")
     if report.problems:
         parts.append("see the problem above" if len(report.problems) == 1 else "see the problems above")
     return "; ".join(parts)
@@ -124,17 +129,11 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     if image.architecture != "unknown":
         yield "architecture", f"{image.architecture}, this machine {this_architecture()}"
     yield from _built(image)
-    if image.stack:
-        yield "stack", f"{image.stack} {_compare(image.labels.get(STACK_CONTENT), report.stack_content)}".strip()
-    else:
-        yield "stack", "its labels name none"
-    if image.toolkit:
-        yield (
-            "toolkit",
-            f"{image.labels.get(VERSION, '')} {_compare(image.toolkit, report.toolkit, 'this toolkit')}".strip(),
-        )
-    else:
-        yield "toolkit", "none inside: the job binds this one"
+    definition = _same(image.labels.get(STACK_CONTENT), report.stack_content, "defined as in this toolkit")
+    yield "stack", f"{image.stack}{definition}" if image.stack else "its labels name none"
+    own = _same(image.toolkit, report.toolkit, "this toolkit's files")
+    version = image.labels.get(VERSION, "of no version")
+    yield "toolkit", f"{version} inside{own}" if image.toolkit else "none inside: a job binds this one"
     yield "packages", _packages(report)
     yield from _labels(image)
     yield "integrity", _integrity(report, image)
@@ -149,14 +148,15 @@ def _built(image: Image) -> Iterator[tuple[str, str]]:
     when = image.labels.get(BUILT) or created
     if when or program:
         yield "built", (when or "") + (f" by Apptainer or Singularity {program}" if program else "")
+    if f"{_FROM}from" in image.labels:
+        yield "from", f"{image.labels.get(f'{_FROM}bootstrap', '')}: {image.labels[f'{_FROM}from']}"
 
 
-def _compare(inside: str | None, here: str | None, name: str = "this toolkit's definition of it") -> str:
-    if not inside:
+def _same(inside: str | None, here: str | None, agrees: str) -> str:
+    """Whether two hashes are one, in words; "" where one of them is not known."""
+    if not inside or not here:
         return ""
-    if not here or inside == here:
-        return f"{inside}" + (f", as {name}" if here else "")
-    return f"{inside}; {name} is {here}"
+    return f", {agrees} ({inside})" if inside == here else f", not {agrees} ({inside}; here {here})"
 
 
 def _packages(report: Report) -> str:
@@ -168,8 +168,8 @@ def _packages(report: Report) -> str:
 
 
 def _labels(image: Image) -> Iterator[tuple[str, str]]:
-    """Those that do not come from singularity.build; all of them are in the JSON."""
-    others = [(name, value) for name, value in sorted(image.labels.items()) if not name.startswith("launcher.")]
+    """Those of the image's author; all of them are in the JSON."""
+    others = [(name, value) for name, value in sorted(image.labels.items()) if not name.startswith(_TOLD)]
     for name, value in others[:_MOST_LABELS]:
         yield "label", f"{name}: {value}"[:_MOST_CHARACTERS]
     if len(others) > _MOST_LABELS:

@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from singularity.agreement import Difference, agrees, differences
+from singularity.agreement import Difference, differences
 from singularity.stack import load_stack
+from singularity.versions import agrees
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,15 @@ def test_a_file_that_grows_while_it_is_read_is_an_error(image: Path) -> None:
         verify(image, SUM, grow)
 
 
+def test_another_mode_or_link_while_it_is_read_is_no_change(image: Path, tmp_path: Path) -> None:
+    def link(done: int, total: int) -> None:
+        image.chmod(0o600 if done < total else 0o644)
+
+    assert not verify(image, SUM, link).cached
+    assert not verify(image, SUM).cached  # what was changed meanwhile is looked at again
+    assert verify(image, SUM).cached
+
+
 def test_a_file_that_is_replaced_while_it_is_read_is_an_error(image: Path) -> None:
     def replace(done: int, total: int) -> None:
         new = image.with_name("new")

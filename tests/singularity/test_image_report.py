@@ -66,8 +66,8 @@ def test_an_image_as_its_stack_says(image: Path, capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert lines[0].startswith(f"image        {image} (SIF, 4")
-    assert f"stack        cpu {STACK.content}, as this toolkit's definition of it" in lines
-    assert f"toolkit      0.1.0 {content_hash()}, as this toolkit" in lines
+    assert f"stack        cpu, defined as in this toolkit ({STACK.content})" in lines
+    assert f"toolkit      0.1.0 inside, this toolkit's files ({content_hash()})" in lines
     assert f"packages     {len(STACK.pins)} told by its labels" in lines
     assert "no checksum is recorded: python -m singularity.inspect --record" in out
     assert (
@@ -94,7 +94,7 @@ def test_everything_for_a_program(image: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_packages_that_differ_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    labels = {**LABELS, "launcher.package.ray": "0.1", "launcher.stack.content": "0" * 12}
+    labels = {**LABELS, "launcher.package.ray": "0.1", "launcher.stack.content": "0" * 12, "launcher.toolkit": "1"}
     del labels["launcher.package.verl"]
     (tmp_path / "x.sif").write_bytes(sif_files.with_labels(labels))
     assert main([str(tmp_path / "x.sif")]) == 1
@@ -102,7 +102,9 @@ def test_packages_that_differ_are_named(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"differs      ray 0.1, the stack has {STACK.pins['ray']}\n" in out
     assert f"differs      verl is missing, the stack has {STACK.verl}\n" in out
     assert "note         the definition of the stack cpu has changed since it was built" in out
-    assert out.endswith("verdict      2 packages are not those of the stack cpu\n")
+    assert f"toolkit      0.1.0 inside, not this toolkit's files (1; here {content_hash()})\n" in out
+    assert "note         a job with container.toolkit=image needs this toolkit inside" in out
+    assert out.endswith("verdict      2 packages differ from the stack cpu\n")
 
 
 def test_an_image_without_a_stack_is_only_compared_when_asked(
@@ -174,7 +176,6 @@ def test_a_record_that_is_none_is_a_problem_until_it_is_written_again(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["none.sif"], "error: none.sif: No such file"),
         (
             ["docker://debian:12"],
             "is an address, not an image here; build it once: apptainer build IMAGE.sif docker",
@@ -182,7 +183,7 @@ def test_a_record_that_is_none_is_a_problem_until_it_is_written_again(
         ([str(sif_files.REAL), "--stack", "no"], "error: --stack: no stack 'no'; one of: "),
         ([".", "--record"], "error: --record: . is a folder, which has no checksum"),
     ],
-    ids=["missing", "address", "stack", "folder"],
+    ids=["address", "stack", "folder"],
 )
 def test_usage(
     words: list[str],
@@ -229,6 +230,13 @@ def test_an_image_of_another_machine_is_a_note(tmp_path: Path, capsys: pytest.Ca
     code, data = asked(capsys, file)
     assert (code, data["architecture"]) == (0, "s390x")
     assert data["notes"] == ["it is for s390x: it does not run on this machine"]
+
+
+def test_a_missing_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none.sif"), "--json"]) == 1
+    told = capsys.readouterr()
+    assert "none.sif: No such file" in json.loads(told.out)["error"]
+    assert "none.sif: No such file" in told.err
 
 
 def test_a_sandbox(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

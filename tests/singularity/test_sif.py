@@ -213,6 +213,12 @@ def test_zeros_that_a_block_can_hold_are_no_hole(tmp_path: Path) -> None:
     read(tmp_path, with_squashfs(sif_files.squashfs(data)))
 
 
+def test_zeros_in_a_file_system_that_is_not_compressed_are_no_hole(tmp_path: Path) -> None:
+    content = bytearray(sif_files.squashfs(bytes(100_000)))
+    struct.pack_into("<H", content, 24, 0x0002)
+    read(tmp_path, with_squashfs(content))
+
+
 def test_a_pipe_is_told_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.sif")
     with pytest.raises(ImageDamaged, match="is no regular file"):
