@@ -10,18 +10,18 @@ from doc_shell import DOCS, ROOT, sections
 from doc_shell import run as run_page
 from harness import Cluster
 
-
-# Everything runs as alice on the login node: rendering in the image, where the packages for it are; what needs none with
+# Everything runs as alice on the login node: rendering in the image, where the packages for it are; the rest with
 # the node's own Python. The image is the one that build_image.sh made by this very command from what is on disk.
 STANDS_IN = """
 on_login() { tests/cluster/on login -u alice sh -c 'cd /scratch/first-hour && exec "$@"' sh "$@"; }
 cat() { on_login cat "$@"; }
+mkdir() { on_login mkdir "$@"; }
 sbatch() { on_login sbatch "$@"; }
 python() {
   case "$2 $3 $4" in
   "launch.render "*) on_login singularity -q exec --bind "$PYTHONPATH,/scratch" --env "PYTHONPATH=$PYTHONPATH" \
     --pwd /scratch/first-hour /scratch/img/verl-cpu.sif python3 "$@" ;;
-  "singularity.build --stack cpu") on_login sh -c 'mkdir images && ln -s /scratch/img/verl-cpu.sif* images/' ;;
+  "singularity.build --stack cpu") on_login sh -c 'ln -s /scratch/img/verl-cpu.sif* images/' ;;
   *) on_login env "PYTHONPATH=$PYTHONPATH" python3 "$@" ;;
   esac
 }

@@ -1,0 +1,63 @@
+"""Each command of the pages runs, in a project that has what they speak of; long ways have tests of their own."""
+
+from pathlib import Path
+
+import pytest
+from doc_shell import DOCS, ROOT, run, sections
+from ready_project import ready_project
+
+# tests/docs/test_first_hour.py and tests/cluster/test_main_job.py run all of it.
+PAGES = [page for page in sorted(DOCS.glob("*.md")) if sections(page) and page.name != "first-hour.md"]
+# A build makes the definition here and no image: docker registries are out of reach; the test cluster builds the
+# image of the cpu stack.
+STANDS_IN = """
+python() {
+  case "$*" in
+  "-m singularity.build --stack "*" -o "*)
+    command python -m singularity.build --stack "$4" --print-def >image.def
+    [[ -r $6 ]]
+    ;;
+  *) command python "$@" ;;
+  esac
+}
+sbatch() { bash -n "$1"; }
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return ready_project(tmp_path)
+
+
+README = (
+    "On a cluster",
+    "The image",
+    "The parts",
+)  # the others: tests/test_readme.py, and of data, rewards, models
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_page_runs(page: Path, project: Path):
+    run("".join(sections(page).values()), project, STANDS_IN, timeout_s=120)
+
+
+@pytest.mark.parametrize("heading", README)
+def test_every_command_of_the_readme_runs(heading: str, project: Path):
+    run(sections(ROOT / "README.md")[heading], project, STANDS_IN, timeout_s=120)
+
+
+def test_the_job_itself_of_the_first_hour_renders(project: Path):
+    (commands,) = [text for heading, text in sections(DOCS / "first-hour.md").items() if heading.startswith("4.")]
+    below = project / "first-hour"
+    below.mkdir()
+    for name in ("models", "data", "images"):
+        (below / name).symlink_to(project / name)
+    said = run(commands, below, STANDS_IN, timeout_s=120)
+    assert "error:" not in said
+    assert "wrote run_grpo.sh" in said
+
+
+def test_pages_with_commands_are_run_somewhere():
+    named = {"README.md", "docs/first-hour.md", "jobs/README.md", *(f"docs/{page.name}" for page in PAGES)}
+    files = [ROOT / "README.md", ROOT / "jobs" / "README.md", *DOCS.glob("*.md")]
+    assert {str(page.relative_to(ROOT)) for page in files if sections(page)} <= named
