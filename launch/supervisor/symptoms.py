@@ -25,6 +25,7 @@ ROOTS = (
     "gpu-unusable",
     "permission-denied",
     "missing-path",
+    "image",
     "import-error",
 )
 # What is left behind by a failure elsewhere as often as it is one.
@@ -84,6 +85,7 @@ RAISED: Dict[str, Pattern[str]] = {
         r"does not appear to have a file named|is not a local folder and is not a valid model identifier",
         r"Incorrect path_or_model_id|Repo id must be in the form",
     ),
+    "image": _any(r"^(?:\w+\.)*(?:ImageDamaged|StackError)\b"),
     "import-error": _any(
         r"^ModuleNotFoundError\b|^ImportError\b", r"cannot open shared object file|undefined symbol: "
     ),
@@ -208,5 +210,5 @@ def said_kind(text: str) -> Optional[str]:
 
 
 def _kind(patterns: Dict[str, Pattern[str]], text: str) -> Optional[str]:
-    order: Tuple[str, ...] = (*ROOTS, "wall-time", "image", *LINKS)
+    order: Tuple[str, ...] = (*ROOTS, "wall-time", *LINKS)
     return next((kind for kind in order if kind in patterns and patterns[kind].search(text)), None)
