@@ -27,6 +27,7 @@ WRONG: dict[str, list[tuple[list[str], int]]] = {
     "launch.engines.verify": [
         (["--verl", "0.0.1", "--", "-m", "verl.trainer.main_ppo", "--config-name=ppo_trainer"], 1),
     ],
+    "launch.init": [(["-o", "no/cluster.yaml"], 1), (["-o", "folder"], 1), (["-o", "noise"], 1)],
     "launch.rehearsal.overlay": [(["--out", "."], 1)],
     "launch.rehearsal.prepare": [
         (["--out", "made", "--verl", "0.9.1", "--actor", "fsdp2", "--corpus", "no.jsonl"], 1),
