@@ -24,7 +24,7 @@ from math import isinf
 from pathlib import Path
 from typing import Any
 
-from converters.command_line import CommandParser, fail, quiet_imports, run
+from converters.command_line import CommandParser, fail, quiet_imports, run, told
 
 if __name__ == "__main__":
     quiet_imports()
@@ -192,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         weights, files = compare(args.a, args.b, Tolerance(args.atol, args.rtol, args.ignore_dtype))
     except (ConvertError, OSError) as error:
-        return fail(str(error), as_json=args.json, same=False)
+        return fail(told(error), as_json=args.json, same=False)
     if args.json:
         put(json.dumps(as_json(args.a, args.b, weights, files), indent=2, allow_nan=False))
     else:

@@ -22,7 +22,7 @@ from typing import Any
 # numpy starts a thread for each processor, which spins for a tenth of a second; steps have threads of their own.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from converters.command_line import fail, quiet_imports, run
+from converters.command_line import fail, quiet_imports, run, told
 
 if __name__ == "__main__":
     quiet_imports()  # nothing is there to keep yet
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(command)
     except (ConvertError, OSError) as error:
-        return fail(str(error), as_json=command.json)
+        return fail(told(error), as_json=command.json)
 
 
 def _run(command: Command) -> int:

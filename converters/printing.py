@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from converters.command_line import PIPE_CLOSED, escaped, fail
+from converters.command_line import PIPE_CLOSED, escaped, fail, told
 
 __all__ = ["escaped", "one_line", "put", "size", "tell"]
 
@@ -30,7 +30,7 @@ def put(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise SystemExit(PIPE_CLOSED) from error
-        raise SystemExit(fail(f"standard output: {error}")) from error
+        raise SystemExit(fail(f"standard output: {told(error)}")) from error
 
 
 def tell(text: str, stream: TextIO | None) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from converters.command_line import CommandParser, fail, quiet_imports, run
+from converters.command_line import CommandParser, fail, quiet_imports, run, told
 
 if __name__ == "__main__":
     quiet_imports()
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if done:
             mend(found)
     except OSError as error:
-        return fail(one_line(str(error)), as_json=args.json)
+        return fail(one_line(told(error)), as_json=args.json)
     lines = map(one_line, found.lines(done=done))
     put(_as_json(found, done=done) if args.json else "\n".join(lines))
     return 0

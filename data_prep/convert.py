@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from data_prep.command_line import INTERRUPTED, fail, quiet_imports, run
+from data_prep.command_line import INTERRUPTED, fail, quiet_imports, run, told
 
 if __name__ == "__main__":
     quiet_imports()
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
                 show_progress=not args.quiet,
             )
     except (DataError, OSError) as error:
-        return fail(_safe(str(error)), as_json=args.json, code=UNUSABLE)
+        return fail(_safe(told(error)), as_json=args.json, code=UNUSABLE)
     except _Stopped as stop:
         print(f"stopped by {stop.signal.name}: run it again", file=sys.stderr)
         return _BY_SIGNAL + stop.signal

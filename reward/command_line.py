@@ -91,10 +91,16 @@ def fail(message: str, *, as_json: bool = False, code: int = 1, **more: object) 
     too, which then holds one JSON value whatever happens. Returns `code`."""
     if as_json:
         print(json.dumps({**more, "error": message}))
-    if sys.stderr is not None:  # closed when the process began: print would take standard output
-        with suppress(OSError, ValueError):
-            print(f"error: {escaped(message)}", file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):
+        print(f"error: {escaped(message)}", file=sys.stderr, flush=True)
     return code
+
+
+def told(error: Exception) -> str:
+    """The message of an error, one of the system as PLACE: REASON."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 def quiet_imports() -> None:
@@ -106,7 +112,10 @@ def quiet_imports() -> None:
 def run(main: Callable[[], int]) -> int:
     """The exit code of a whole process: that of `main`, 130 after Ctrl-C, 141 where standard output was closed
     early (`| head`), 1 where it or a file that nobody looked after cannot be written or read."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed when the process began: the next file would take its number
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # names that the locale has no characters for
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as of a job in the background
@@ -118,7 +127,7 @@ def run(main: Callable[[], int]) -> int:
     except BrokenPipeError:
         code = PIPE_CLOSED
     except OSError as error:
-        code = fail(_told(error))
+        code = fail(told(error))
     return _flushed(code)
 
 
@@ -133,17 +142,11 @@ def _ended(main: Callable[[], int]) -> int:
 
 def _flushed(code: int) -> int:
     """Write what is left for standard output; Python would try at its end, and complain."""
-    if sys.stdout is None:  # closed when the process began
-        return code
     try:
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return code or PIPE_CLOSED
-        return fail(_told(error))
+        return fail(f"standard output: {told(error)}")
     return code
-
-
-def _told(error: OSError) -> str:
-    return f"{error.filename or 'standard output'}: {error.strerror or error}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from reward.command_line import fail, quiet_imports, run
+from reward.command_line import fail, quiet_imports, run, told
 
 if __name__ == "__main__":
     quiet_imports()
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_model_dir(args.model, weights=args.upstream is None, trust_remote_code=args.trust_remote_code)
         options = from_args(args, None if args.token_file is None else token_of(args.token_file))
     except (ModelDirError, OSError, ValueError) as error:
-        return fail(str(error))
+        return fail(told(error))
     try:
         sock = bind(options.host, options.port)
     except (OSError, UnicodeError) as error:

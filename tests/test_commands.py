@@ -168,24 +168,30 @@ def test_a_wrong_option_is_usage(command: str, capsys: pytest.CaptureFixture[str
     assert f"\npython -m {command}: error: " in told
 
 
-@each_command
-def test_what_is_not_there(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "arguments", "code"),
+    [
+        pytest.param(command, arguments, code, id=f"{command}-{number}")
+        for command, cases in WRONG.items()
+        for number, (arguments, code) in enumerate(cases)
+    ],
+)
+def test_what_is_not_there(command: str, arguments: list[str], code: int, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("noise", "noise.parquet"):
         (tmp_path / name).write_bytes(bytes(range(256)) * 16)
-    for arguments, code in WRONG[command]:
-        as_json = [] if command in WITHOUT_JSON else ["--json"]
-        rest = arguments.index("--") if "--" in arguments else len(arguments)
-        done = run(command, *arguments[:rest], *as_json, *arguments[rest:], cwd=tmp_path)
-        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
-        # A report on a file that is there is an answer, not an error.
-        answered = command == "singularity.inspect" and arguments[0] in ("noise", "folder")
-        assert answered or re.search(r"^error: \S", done.stderr, re.MULTILINE), done.stderr
-        if as_json:
-            told = json.dumps(json.loads(done.stdout))
-            assert any(f'"{key}"' in told for key in ("error", "problem", "problems", "findings"))
-        else:
-            assert done.stdout == ""
+    as_json = [] if command in WITHOUT_JSON else ["--json"]
+    rest = arguments.index("--") if "--" in arguments else len(arguments)
+    done = run(command, *arguments[:rest], *as_json, *arguments[rest:], cwd=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    # A report on a file that is there is an answer, not an error.
+    answered = command == "singularity.inspect" and arguments[0] in ("noise", "folder")
+    assert answered or re.search(r"^error: \S", done.stderr, re.MULTILINE), done.stderr
+    if as_json:
+        told = json.dumps(json.loads(done.stdout))
+        assert any(f'"{key}"' in told for key in ("error", "problem", "problems", "findings"))
+    else:
+        assert done.stdout == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "noise", "noise.parquet"]
 
 
@@ -243,8 +249,10 @@ def test_the_examples_of_data_run(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_a_command_without_standard_output() -> None:
-    line = [sys.executable, "-m", "converters.resume", "--help"]
-    done = subprocess.run(["bash", "-c", f"{shlex.join(line)} >&-"], cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == 0
+@pytest.mark.parametrize("command", ["data_prep.inspect README.md", "converters.resume .", "launch.status no/run"])
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_standard_output_that_was_closed(command: str, closed: str) -> None:
+    line = f"{shlex.quote(sys.executable)} -m {command} {closed}"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=environment(), capture_output=True, check=False)
+    assert done.returncode == (0 if command == "converters.resume ." else 1)
     assert b"Traceback" not in done.stderr

@@ -14,7 +14,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from singularity.command_line import CommandParser, fail, run
+from singularity.command_line import CommandParser, fail, run, told
 
 VERSIONS = ("0.8.0",)
 _NOTES = """\
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         print(make_overlay(arguments.verl, arguments.out))
     except (OverlayError, OSError) as error:
-        return fail(str(error))
+        return fail(told(error))
     return 0
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from launch.rehearsal.overrides import ACTORS, ROLLOUTS, VERSIONS, cpu_environment
 from launch.rehearsal.tiny_policy import FAMILIES
-from singularity.command_line import CommandParser, fail, run
+from singularity.command_line import CommandParser, fail, run, told
 
 _RECORD = "rehearsal.json"
 _NOTES = """\
@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             corpus=arguments.corpus,
         )
     except (PrepareError, OSError, ValueError) as error:
-        return fail(str(error))
+        return fail(told(error))
     return 0
 
 

@@ -30,6 +30,7 @@ _STOPPING = """
 import signal, sys, time
 from converters.writing import hf_writer
 from converters import merge
+from converters.command_line import run
 count = [0]
 last = int(sys.argv.pop(1))
 def wait():
@@ -48,7 +49,7 @@ def stopping_at_the_end(self):
 hf_writer.SafetensorsWriter.complete = stopping
 hf_writer.SafetensorsWriter.finish = stopping_at_the_end
 signal.signal(signal.SIGTERM, merge._end)
-sys.exit(merge.main(sys.argv[1:]))
+sys.exit(run(merge.main))
 """
 
 
