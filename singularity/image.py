@@ -17,8 +17,11 @@ Kind = Literal["sif", "sandbox", "squashfs", "ext3"]
 
 _MOST = 16 << 20  # bytes of labels.json
 _MOST_ENTRIES = 50_000  # of one site-packages
+_MOST_PATH = 64 << 10  # bytes of a script that sets PATH, and of PATH
 # What the container programs start with, where the image says nothing.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Scripts of the container programs themselves: for applications in an image, and what a user sets at its start.
+_NOT_OF_THE_IMAGE = ("94-", "95-", "99-")
 _DISTRIBUTION = re.compile(r"(?P<name>.+?)-(?P<version>\d[^-]*)(?:-py\d[\d.]*)?\.(?:dist|egg)-info")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "armv7l": "arm"}
 
@@ -32,7 +35,7 @@ class Image:
     size: int | None  # bytes; None for a sandbox
     labels: dict[str, str]
     stack: str | None  # the one that singularity.build made it for
-    packages: dict[str, str]  # version by normalised name, from labels; of a sandbox also what lies in it
+    packages: dict[str, str]  # version by normalised name, from labels; of a sandbox what lies in it
     checksum: str | None  # the recorded one, SHA-256
     sif: Sif | None = None
 
@@ -99,7 +102,7 @@ def _read_sandbox(path: Path) -> Image:
             "name the image file, or build a sandbox: apptainer build --sandbox FOLDER DEFINITION",
         )
     found = _sandbox_labels(path)
-    packages = {**packages_of(found), **dict(_sandbox_packages(path))}
+    packages = dict(_sandbox_packages(path)) or packages_of(found)
     return Image(path, "sandbox", None, found, found.get(labels.STACK), packages, None)
 
 
@@ -140,25 +143,35 @@ def _site_packages(path: Path) -> Iterator[Path]:
                     folder = library / name
                     if folder.is_dir() and _inside(path, folder):
                         yield folder
-        return
+        if not _sees_the_system(path, prefix / "pyvenv.cfg"):
+            return
+
+
+def _sees_the_system(path: Path, file: Path) -> bool:
+    """Whether a virtual environment also has the packages of the Python that it was made with."""
+    if not file.is_file() or not _inside(path, file):
+        return False
+    with file.open("rb") as stream:
+        text = stream.read(_MOST).decode("utf-8", "replace")
+    return re.search(r"^include-system-site-packages\s*=\s*true\s*$", text, re.MULTILINE) is not None
 
 
 def _search_path(path: Path) -> list[str]:
     """PATH as the image sets it, read from the texts that the container programs run before a command."""
     found = _PATH
     for script in sorted((path / ".singularity.d" / "env").glob("*.sh")):
-        if not script.is_file() or not _inside(path, script):
+        if script.name.startswith(_NOT_OF_THE_IMAGE) or not script.is_file() or not _inside(path, script):
             continue
         with script.open("rb") as stream:
-            text = stream.read(_MOST).decode("utf-8", "replace")
+            text = stream.read(_MOST_PATH).decode("utf-8", "replace")
         for match in re.finditer(r"^\s*(?:export\s+)?PATH=(.*)", text, re.MULTILINE):
-            found = re.sub(r"\$\{PATH\}|\$PATH\b", found.replace("\\", "/"), match[1].strip("\"' "))
+            found = re.sub(r"\$\{PATH\}|\$PATH\b", found.replace("\\", "/"), match[1].strip("\"' "))[:_MOST_PATH]
     return [part for part in found.split(":") if part.startswith("/")]
 
 
 def _inside(root: Path, path: Path) -> bool:
     """Whether a path of a sandbox stays in it: an absolute link in it means another place than on this machine."""
-    return path.resolve().is_relative_to(root.resolve())
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))  # Path.resolve fails on a loop
 
 
 def _normalised(name: str) -> str:

@@ -115,3 +115,19 @@ def test_the_image_is_asked_apart_from_the_machine(cluster: Cluster, folder: Pat
     assert {"torch", "ray", "verl"} <= set(packages)
     assert "poison" not in packages
     assert late.startswith("no answer within 0.2 s")
+
+
+def test_a_sandbox_tells_what_its_python_tells(cluster: Cluster, folder: Path) -> None:
+    script = r"""
+    set -e
+    mkdir -p box/opt/venv box/usr/bin box/bin
+    apptainer -q exec --bind "$PWD:/mnt" %s sh -c 'cd /opt/venv && cp -a bin /mnt/box/opt/venv &&
+      find lib -maxdepth 4 -name "*-info" -prune -exec cp -a --parents {} /mnt/box/opt/venv \; &&
+      cp -a --parents /usr/bin/python3 /bin/sh /.singularity.d /mnt/box'
+    rm box/.singularity.d/labels.json
+    apptainer -q exec --cleanenv --contain %s python3 -s - <%s/singularity/installed.py
+    """
+    said = json.loads(_in_folder(cluster, script % (IMAGE, IMAGE, CHECKOUT)))
+    found = read_image(folder / "box")
+    assert found.kind == "sandbox"
+    assert found.packages == said["packages"]

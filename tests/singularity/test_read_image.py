@@ -113,8 +113,13 @@ def test_packages_of_a_sandbox_are_those_of_the_python_in_its_path(tmp_path: Pat
     python_in(box, "usr/bin")
     (box / ".singularity.d" / "env").mkdir(parents=True)
     script = box / ".singularity.d" / "env" / "90-environment.sh"
+    # As Apptainer 1.4.5 writes it.
+    (script.parent / "99-runtimevars.sh").write_text('PATH="${SING_USER_DEFINED_PATH}"\n', encoding="utf-8")
     script.write_text("#!/bin/sh\nexport PATH=/opt/venv/bin:$PATH\n", encoding="utf-8")
     assert read_image(box).packages == {"torch": "2.9.0+cpu", "foo-bar-baz": "1.0", "old": "2.0"}
+    (box / "opt" / "venv" / "pyvenv.cfg").write_text("include-system-site-packages = true\n", encoding="utf-8")
+    both = {"torch": "2.9.0+cpu", "foo-bar-baz": "1.0", "old": "2.0", "six": "1.16"}
+    assert read_image(box).packages == both
     script.write_text('export PATH="/usr/bin:${PATH}"\n', encoding="utf-8")
     assert read_image(box).packages == {"torch": "1.0", "six": "1.16"}
 
@@ -146,6 +151,15 @@ def test_a_link_out_of_a_sandbox_is_not_followed(tmp_path: Path) -> None:
     (box / ".singularity.d" / "labels.json").symlink_to(outside / "labels.json")
     found = read_image(box)
     assert (found.packages, found.labels) == ({}, {})
+
+
+def test_a_hostile_path_of_a_sandbox_is_harmless(tmp_path: Path) -> None:
+    box = sandbox(tmp_path / "box", "usr/lib/python3/dist-packages", "six-1.16.dist-info")
+    (box / ".singularity.d" / "env").mkdir(parents=True)
+    script = box / ".singularity.d" / "env" / "90-environment.sh"
+    script.write_text("PATH=$PATH:$PATH\n" * 3000 + "PATH=/../../bin:/loop\n", encoding="utf-8")
+    (box / "loop").symlink_to("loop")
+    assert read_image(box).packages == {}
 
 
 def test_a_folder_that_is_no_sandbox(tmp_path: Path) -> None:
