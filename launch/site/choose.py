@@ -11,7 +11,7 @@ from launch.site.facts import Site
 from launch.site.gres import is_mig
 
 DAY = 24 * 3600
-_SHORT = 3600  # a partition below it is for trying out
+_SHORT = 3600  # a partition for no longer is for trying out
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def choose(site: Site, named: str | None = None) -> Choice:
     """The guess for a site, for the partition `named` or the one that fits best.
 
     That is the default one if it has GPUs, else the one with most GPUs of one type that is up and open to the
-    user; hidden ones and those for less than an hour come last.
+    user; hidden ones and those for an hour or less come last.
 
     Raises:
         KeyError: there is no partition `named`.
@@ -157,7 +157,7 @@ def _best(site: Site, closed: dict[str, str]) -> tuple[slurm.Partition, str]:
     def rank(one: slurm.Partition) -> tuple[bool, bool, bool, int]:
         limit = slurm.seconds(one.limit)
         shown = one.settings.get("Hidden") != "YES"
-        return one.name not in closed, shown, limit is None or limit >= _SHORT, all_gpus(gpu_nodes(one))
+        return one.name not in closed, shown, limit is None or limit > _SHORT, all_gpus(gpu_nodes(one))
 
     having = [one for one in site.partitions if gpu_nodes(one).gpus]
     if not having:
@@ -227,6 +227,8 @@ def _module(site: Site) -> tuple[str | None, str, str]:
     if site.modules:
         best, rest = site.modules[0], [one.name for one in site.modules[1:8]]
         why = "the site's default version" if best.default else "the newest that `module avail` lists"
+        if not best.direct:
+            why = f"by `module spider`; `module spider {best.name}` says which modules it needs before it"
         return best.name, why + (f"; others: {', '.join(rest)}" if rest else ""), best.runtime
     told = (
         "there is no `module` on this node"

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-_MARK = "launch-init: modules"
+_MARK = "launch-init: modules "
 # A login shell: batch shells of many sites have no `module`, and its start may print a message of the day.
-# Lmod and Tcl modules print to the error output; a pager would wait.
+# Both kinds print to the error output; a pager would wait. Lmod marks no default, and its `avail` hides modules
+# that need another one first.
 LIST = (
     "bash",
     "-lc",
     "export PAGER=cat MODULES_PAGER= MODULES_COLOR=never LMOD_PAGER=none LMOD_COLORIZE=no; exec 2>&1; "
-    f"type module >/dev/null 2>&1 && echo '{_MARK} here' || {{ echo '{_MARK} none'; exit 0; }}; "
-    'module -t avail; [ -z "${LMOD_CMD-}" ] || module -t spider apptainer singularity singularitypro; exit 0',
+    f"type module >/dev/null 2>&1 || {{ echo '{_MARK}none'; exit 0; }}; "
+    f"echo; echo '{_MARK}here'; module -t avail; [ -n \"${{LMOD_CMD-}}\" ] || exit 0; "
+    f"echo '{_MARK}defaults'; module -t -d avail; "
+    f"echo '{_MARK}spider'; for name in apptainer singularity singularitypro; do module -t spider $name; done; "
+    "exit 0",
 )
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # What a listing adds to a name: (default), (D), (L,D), (@), <L>.
@@ -24,12 +29,19 @@ _NAME = re.compile(rf"(?:[\w.+-]+/)*({'|'.join(_KINDS)})(?:/([\w.+/-]+))?", re.I
 
 @dataclass(frozen=True)
 class Module:
-    """A module of a container program; `kind` in lower case (apptainer, singularitypro, ...)."""
+    """A module of a container program.
+
+    Attributes:
+        kind: in lower case: apptainer, singularitypro, ...
+        default: the site's choice among the versions.
+        direct: it can be loaded as it is; false: only `module spider` lists it.
+    """
 
     name: str
     kind: str
     version: str
     default: bool = False
+    direct: bool = True
 
     @property
     def runtime(self) -> str:
@@ -40,31 +52,40 @@ class Module:
 def parse_modules(text: str) -> list[Module] | None:
     """Modules of container programs by what `LIST` prints, the best first; None where there is no `module`.
 
-    Best is what the site marks as default, then the newest; Apptainer before the Singularities.
+    Best is what can be loaded at once; then Apptainer before the Singularities; then the site's default, and then
+    the newest.
     """
-    _, mark, rest = _ESCAPES.sub("", text).rpartition(_MARK)
-    if not mark or not rest.lstrip().startswith("here"):
+    parts = re.split(rf"^{_MARK}(\w+)[ \t\r]*$", _ESCAPES.sub("", text), flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2]))  # noqa: B905 (Python 3.10)
+    if "here" not in sections:
         return None
     found: dict[str, Module] = {}
-    for line in rest.splitlines()[1:]:
-        default, name = False, line.strip()
-        while tags := _TAGS.search(name):
-            default |= bool({"default", "D"} & set((tags[1] or "").split(",")))
-            name = name[: tags.start()]
-        match = _NAME.fullmatch(name.rstrip("/")) if not line.rstrip().endswith(":") else None
-        if match is None:
-            continue
-        known = found.get(match[0])
-        found[match[0]] = Module(
-            match[0], match[1].lower(), match[2] or "", default or bool(known and known.default)
-        )
+    for one in _listed(sections["here"]):
+        found[one.name] = one
+    for one in _listed(sections.get("defaults", "")):
+        if one.name in found:
+            found[one.name] = replace(one, default=True)
+    for one in _listed(sections.get("spider", "")):
+        found.setdefault(one.name, replace(one, direct=False))
     versioned = {one.name.rpartition("/")[0] for one in found.values() if one.version}
     kept = [one for one in found.values() if one.version or one.name not in versioned]
     return sorted(kept, key=_rank, reverse=True)
 
 
-def _rank(module: Module) -> tuple[int, bool, list[tuple[int, str]], str]:
+def _listed(text: str) -> Iterator[Module]:
+    """Modules of a terse listing: a name on each line, folders end with a colon."""
+    for line in text.splitlines():
+        default, name = False, line.strip()
+        while tags := _TAGS.search(name):
+            default |= bool({"default", "D"} & set((tags[1] or "").split(",")))
+            name = name[: tags.start()]
+        match = _NAME.fullmatch(name.rstrip("/")) if not name.endswith(":") else None
+        if match is not None:
+            yield Module(match[0], match[1].lower(), match[2] or "", default)
+
+
+def _rank(module: Module) -> tuple[bool, int, bool, list[tuple[int, str]], str]:
     parts = re.findall(r"[0-9]+|[a-z]+", module.version.lower())
     # 1.4.0 is newer than 1.4.0-rc1: a word counts less than the end.
     numbers = [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
-    return -_KINDS.index(module.kind), module.default, [*numbers, (0, "")], module.name
+    return module.direct, -_KINDS.index(module.kind), module.default, [*numbers, (0, "")], module.name

@@ -1,0 +1,246 @@
+"""launch.init on what recorded sites print: what it writes is a part of a job, and says why."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.config import load_job
+from launch.config.cluster import Container
+from launch.config.services import Rehearsal
+from launch.config.yaml_text import parse_yaml
+from launch.site.cluster_yaml import CPU_IMAGE, IMAGE, IMAGE_FOLDER
+
+ROOT = Path(__file__).resolve().parents[2]
+SITES = ROOT / "tests" / "launch" / "recorded" / "sites"
+ALL = sorted(path.name for path in SITES.iterdir() if path.is_dir())
+# In place of Slurm's programs and of the login shell: each prints the recorded file.
+_PRINTS = """#!/bin/sh
+case "$(basename "$0") $*" in
+sinfo*) file=sinfo ;;
+*" show partition") file=partitions ;;
+*" show config") file=config ;;
+*" show assoc "*) file=assoc ;;
+*" show user "*) file=user ;;
+bash*) file=modules ;;
+esac
+[ -e "$SITE/$file.txt" ] || { echo "sacctmgr: error: slurm_persist_conn_open_without_init: refused" >&2; exit 1; }
+exec cat "$SITE/$file.txt"
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run of the command in an empty folder; `data` is what the file holds."""
+
+    code: int
+    out: str
+    err: str
+    text: str = ""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        data = parse_yaml(self.text)
+        assert isinstance(data, dict)
+        return data
+
+
+def init(folder: Path, site: str | Path, *options: str, **environment: str) -> Done:
+    programs = folder / "programs"
+    if not programs.exists():
+        programs.mkdir()
+        for name in ("sinfo", "scontrol", "sacctmgr", "bash"):
+            (programs / name).write_text(_PRINTS)
+            (programs / name).chmod(0o755)
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    variables = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.init", *options],
+        cwd=work,
+        env={**variables, "SITE": str(SITES / site), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    written = work / "cluster.yaml"
+    return Done(
+        done.returncode, done.stdout, done.stderr, written.read_text(encoding="utf-8") if written.exists() else ""
+    )
+
+
+def test_the_names_of_images_are_those_of_a_job() -> None:
+    assert f"{IMAGE_FOLDER}/{IMAGE}" == Container().image
+    assert f"{IMAGE_FOLDER}/{CPU_IMAGE}" == Rehearsal().image
+
+
+@pytest.mark.parametrize("site", ALL)
+def test_each_site_becomes_a_part_of_a_job(site: str, tmp_path: Path) -> None:
+    done = init(tmp_path, site)
+    assert (done.code, "Traceback" in done.err) == (0, False), done.err
+    assert "then: python -m launch.render --template grpo --rehearse\n" in done.err
+    assert set(done.data) <= {"cluster", "container", "rehearsal"}
+    job = load_job("grpo", None, [], tmp_path / "work" / "cluster.yaml")
+    assert job.cluster.model_fields_set >= {"gpus_per_node", "time"}
+    assert max(len(line) for line in done.text.splitlines()) <= 200
+    assert all(char.isprintable() or char == "\n" for char in done.text)
+
+
+def test_with_lmod_and_accounts(tmp_path: Path) -> None:
+    done = init(tmp_path, "lmod-a100", "--yes")
+    assert done.data == {
+        "cluster": {
+            "partition": "gpu", "account": "ml_lab", "gpus_per_node": 4, "gpu": "a100", "cpus_per_node": 64,
+            "mem": "477G", "time": "24:00:00", "modules": ["apptainer/1.2.5"],
+        },
+        "container": {"runtime": "apptainer"},
+    }  # fmt: skip
+    for why in (
+        "the default one, standard, has none that you can use",
+        "gpu-devel (34 x 4 a100, 1:00:00)",
+        "vip: it is for the groups vips",
+        "a job may have 8",
+        "others: astro_gpu",
+        "yours: gpu_long, normal",
+        "DefMemPerCPU=7800 MB",
+        "the partition allows 2-00:00:00",
+        "the site's default version; others: apptainer/1.3.6",
+        "Slurm 23.11.10, cluster hera",
+    ):
+        assert why in " ".join(done.text.replace("\n  #", " ").replace("\n#", " ").split()), why
+
+
+def test_with_tcl_modules_and_singularitypro(tmp_path: Path) -> None:
+    done = init(tmp_path, "tcl-singularitypro", "--yes")
+    assert done.data["cluster"] == {
+        "partition": "gpu_h200", "account": "gaa50000", "gpus_per_node": 8, "gpu": "h200", "cpus_per_node": 180,
+        "mem": "0", "time": "24:00:00", "modules": ["singularitypro/4.1"],
+    }  # fmt: skip
+    assert done.data["container"] == {"runtime": "singularity"}
+    assert "MaxCPUsPerNode; a node has 192" in done.text
+    assert "may be preempted (PreemptMode=REQUEUE)" in done.text
+
+
+def test_with_gpus_of_several_kinds(tmp_path: Path) -> None:
+    done = init(tmp_path, "mixed-gpus", "--yes")
+    cluster = done.data["cluster"]
+    assert (cluster["partition"], cluster["gpu"], cluster["gpus_per_node"]) == ("mig", "nvidia_a100_3g.20gb", 16)
+    assert "MIG" in done.text
+    assert "mem" not in cluster
+    assert "does not hand out memory here (CR_CPU)" in done.text
+    assert "scontrol --all ended with 1" in done.text
+    assert "sacctmgr -nP ended with 1" in done.text
+
+
+@pytest.mark.parametrize(
+    ("partition", "gpu", "gpus", "told"),
+    [
+        ("gpu", "rtx6000", 4, "2 nodes with 8 x a100, 1 node with 4 x a100"),
+        ("untyped", None, 8, "features of these nodes: ib, v100"),
+        ("preempt", "h100", 8, "named by you; but it is down"),
+        ("cpu", None, None, "only rehearsals"),
+    ],
+)
+def test_a_partition_that_is_named(
+    partition: str, gpu: str | None, gpus: int | None, told: str, tmp_path: Path
+) -> None:
+    done = init(tmp_path, "mixed-gpus", "--partition", partition)
+    cluster = done.data["cluster"]
+    assert (cluster["partition"], cluster.get("gpu"), cluster.get("gpus_per_node")) == (partition, gpu, gpus)
+    assert told in " ".join(done.text.replace("\n  #", " ").split())
+
+
+def test_hostile_output_stays_text(tmp_path: Path) -> None:
+    done = init(tmp_path, "hostile", "--json")
+    assert done.code == 0, done.err
+    # A YAML library reads the names as they are.
+    assert done.data["cluster"]["partition"] == "yes"
+    assert (done.data["cluster"]["account"], done.data["cluster"]["gpu"]) == ("null", "on")
+    assert "evil" not in done.data
+    told = json.loads(done.out)
+    assert told["chosen"]["partition"] == "yes"
+    assert [one["name"] for one in told["found"]["partitions"]] == ["x: y # z\"'", "yes", "日本語"]
+    named = init(tmp_path, "hostile", "--force", "--partition", "x: y # z\"'")
+    assert "partition" not in named.data["cluster"]
+    assert '# partition: "x: y # z\\"\'"' in named.text
+
+
+def test_no_password_of_a_proxy_is_written(tmp_path: Path) -> None:
+    proxies = {"http_proxy": "http://me:s3cr3t/p@ss@proxy:3128", "HTTPS_PROXY": "me:s3cr3t@proxy:3128"}
+    done = init(tmp_path, "tcl-singularitypro", "--json", **proxies)
+    assert "http_proxy=http://***@proxy:3128, https_proxy=***@proxy:3128" in done.text
+    assert "s3cr3t" not in done.text + done.out + done.err
+    assert "ss@" not in done.text + done.out + done.err
+
+
+def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
+    first = init(tmp_path, "debian-24.11")
+    again = init(tmp_path, "lmod-a100")
+    assert (again.code, again.text) == (1, first.text)
+    assert again.err.startswith("error: -o cluster.yaml: exists; use --force")
+    forced = init(tmp_path, "lmod-a100", "--force")
+    assert forced.code == 0
+    assert forced.text != first.text
+
+
+def test_a_link_stays_and_its_target_is_written(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "elsewhere.yaml").write_text("")
+    (tmp_path / "work" / "cluster.yaml").symlink_to("../elsewhere.yaml")
+    assert init(tmp_path, "debian-24.11", "--force").code == 0
+    assert (tmp_path / "work" / "cluster.yaml").is_symlink()
+    assert "partition: gpu" in (tmp_path / "elsewhere.yaml").read_text(encoding="utf-8")
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["cluster.yaml"]
+
+
+def test_to_standard_output(tmp_path: Path) -> None:
+    done = init(tmp_path, "debian-24.11", "-o", "-")
+    assert done.text == ""
+    assert parse_yaml(done.out)["cluster"]["gpu"] == "h200"
+    assert init(tmp_path, "debian-24.11", "-o", "-", "--json").code == 2
+
+
+def test_without_slurm(tmp_path: Path) -> None:
+    done = init(tmp_path, "nowhere", "--json", PATH="/nowhere")
+    assert (done.code, done.text) == (1, "")
+    assert "error: Slurm cannot be asked: sinfo is not in PATH" in done.err
+    assert "sinfo is not in PATH" in json.loads(done.out)["error"]
+
+
+def test_slurm_that_fails_or_says_nothing(tmp_path: Path) -> None:
+    done = init(tmp_path, "nowhere")
+    assert (done.code, done.text) == (1, "")
+    assert "sinfo --all ended with 1: sacctmgr: error: slurm_persist_conn_open_without_init: refused" in done.err
+    (tmp_path / "sinfo.txt").write_text("\n*** Welcome ***\n")
+    done = init(tmp_path, tmp_path)
+    assert (done.code, done.text) == (1, "")
+    assert "sinfo listed no partition that can be read; it printed '*** Welcome ***'" in done.err
+
+
+def test_a_partition_that_is_not_there(tmp_path: Path) -> None:
+    done = init(tmp_path, "debian-24.11", "--partition", "gpus")
+    assert (done.code, done.text) == (1, "")
+    assert "--partition gpus: there is none of this name; there are: gpu (default)" in done.err
+
+
+def test_needs_nothing_but_the_standard_library() -> None:
+    code = (
+        "import sys, launch.init; print([name for name in ('pydantic', 'yaml', 'jinja2') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    done = subprocess.run(
+        [sys.executable, "-ISc", f"import sys; sys.path.append({str(ROOT)!r}); import launch.init"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ["PATH"]},
+    )
+    assert done.returncode == 0, done.stderr
