@@ -1,5 +1,5 @@
 # One command each: make setup | demo | test | cluster-test | bench | bench-start | bench-reward | bench-data | bench-convert |
-# lint | env-061 | env-vllm | env-bench | cluster-up | cluster-down | clean | help
+# docs | lint | env-061 | env-vllm | env-bench | cluster-up | cluster-down | clean | help
 #
 # Two options for machines unlike the one that this was written on:
 #   PYTHON=/path/to/python3.11   the interpreter of new environments (default: the first of 3.11, 3.12, 3.10 that runs).
@@ -23,7 +23,7 @@ PIP      := pip --disable-pip-version-check --quiet
 # not compile, which it reports by its exit code and pip ignores as well.
 COMPILE  = $(1)/bin/python -m compileall -q -j 0 $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null 2>&1 || true
 
-.PHONY: setup demo test cluster-test bench bench-start bench-reward bench-data bench-convert lint env-061 env-vllm env-bench cluster-up cluster-down clean help system-packages
+.PHONY: setup demo test cluster-test bench bench-start bench-reward bench-data bench-convert docs lint env-061 env-vllm env-bench cluster-up cluster-down clean help system-packages
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -69,6 +69,9 @@ bench-data: setup  ## how quickly raw data is converted, beside pandas and datas
 
 bench-convert: setup  ## how quickly a checkpoint is merged, beside verl's merger and cp, and its memory; about 3 minutes, 15 GB
 	@.venv/bin/python tests/bench/convert/run.py $(BENCH_ARGS)
+
+docs: setup  ## write the pages of docs/ that are made of the code: commands, the job, stacks
+	@.venv/bin/python tests/docs/reference.py; .venv/bin/python tests/docs/stacks_page.py
 
 lint: setup system-packages  ## ruff, mypy, shellcheck (scripts and a rendered job)
 	@.venv/bin/python tests/lint.py

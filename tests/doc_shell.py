@@ -13,7 +13,7 @@ _BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 def sections(page: Path) -> dict[str, str]:
     """Commands of each section that has any, by its heading; those before the first by the empty one."""
-    parts = re.split(r"^## (.+)\n", "## \n" + page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = re.split(r"^## (.*)\n", "## \n" + page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = {
         heading: "".join(_BLOCK.findall(text)) for heading, text in zip(parts[1::2], parts[2::2], strict=True)
     }
