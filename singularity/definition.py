@@ -14,6 +14,7 @@ from singularity.toolkit import IN_IMAGE, PACKAGES
 
 # What pyproject.toml asks for in its dependencies and in data, reward and convert; a test compares them.
 TOOLKIT_REQUIREMENTS = (
+    "argcomplete>=3.5",
     "hydra-core>=1.3.2,<1.4",
     "jinja2>=3.1",
     "pydantic>=2.7,<3",

@@ -56,10 +56,19 @@ _CAUSES = (
     _Cause(
         r"no such host|network is unreachable|dial tcp[^\n]{0,120}|i/o timeout|TLS handshake timeout"
         r"|temporary failure (?:in name resolution|resolving)|could not resolve host|proxyconnect tcp[^\n]{0,80}"
-        r"|Failed to establish a new connection",
+        r"|Failed to establish a new connection|connection broken by '[^\n]{0,160}",
         "{said}: no way from this machine to {base} or to a package index. Build where there is one (often the"
         " login node), set http_proxy and https_proxy, or bring files: --from docker-archive://FILE.tar, --wheels"
         " DIR",
+    ),
+    _Cause(
+        r"the repository located at (\S+) is not a trusted or secure host",
+        "{said}: pip takes no plain http from it; name it so: PIP_TRUSTED_HOST={part}, or its https address",
+    ),
+    _Cause(
+        r"no matching distribution found for [^\n\r]+",
+        "{said}: the package index or the folder of wheels has none for this Python, or cannot be reached; see"
+        " PIP_INDEX_URL and --wheels",
     ),
     _Cause(r"launcher: build: ([^\n\r]+)", "{part}"),  # the definition's own word
     _Cause(

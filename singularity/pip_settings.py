@@ -18,6 +18,7 @@ _OPTIONS = (
 )  # fmt: skip
 _FILES = ("cert", "client-cert")
 _LISTS = ("extra-index-url", "find-links", "trusted-host")
+_OF_THE_MACHINE = (Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"))
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")
 
 
@@ -96,8 +97,7 @@ def _config_files(environ: Mapping[str, str]) -> Iterator[Path]:
         return
     home = Path(environ.get("HOME") or "/nonexistent")
     xdg = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    candidates = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf")]
-    candidates += [home / ".pip" / "pip.conf", xdg / "pip" / "pip.conf"]
+    candidates = [*_OF_THE_MACHINE, home / ".pip" / "pip.conf", xdg / "pip" / "pip.conf"]
     yield from (path for path in candidates if path.is_file())
     if named:
         yield Path(named)

@@ -1,0 +1,206 @@
+"""python -m singularity.build as a process.
+
+Where it builds, a script stands for the container program, takes the arguments of the real one and writes a file; the
+real one builds in tests/cluster/test_image.py.
+"""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sif_files import REAL
+
+from singularity.definition import definition
+from singularity.stack import load_stack, stack_names
+from singularity.toolkit import TOOLKIT
+
+_PROGRAM = """#!/bin/sh
+if [ "$1" = --version ]; then echo 'singularity-ce version 4.1.2'; exit 0; fi
+printf '%s\\n' "$@" >"$SAID/arguments"; env >"$SAID/environment"; cp image.def "$SAID/"
+for image; do before=$last; last=$image; done
+mnt=$(printf '%s\\n' "$@" | sed -n 's|:/mnt$||p')
+[ -z "$mnt" ] || cp "$mnt/pip.conf" "$SAID/"
+ls >"$SAID/folder"
+"""
+
+
+class _Building:
+    """A folder with the script as its only container program."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder, folder / "said"
+        for name in ("bin", "said", "tmp", "home"):
+            (folder / name).mkdir()
+        self.program('echo image >"$before"')
+        self.environ = {
+            "PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": f"{folder}/home", "TMPDIR": f"{folder}/tmp",
+            "PYTHONPATH": str(TOOLKIT), "SAID": str(self.said), "PIP_CONFIG_FILE": "/dev/null",
+        }  # fmt: skip
+
+    def program(self, ending: str) -> None:
+        path = self.folder / "bin" / "singularity"
+        path.write_text(_PROGRAM + ending + "\n")
+        path.chmod(0o755)
+
+    def command(self, *options: str) -> list[str]:
+        words = [sys.executable, "-m", "singularity.build", "--stack", "cpu", "--runtime", "singularity"]
+        return [*words, "--fakeroot", "yes", "--from", "localimage:///base.sif", *options]
+
+    def __call__(self, *options: str, **more: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.command(*options), cwd=self.folder, env=self.environ | more, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+
+    def left(self) -> list[str]:
+        """Names of what a build made beside the image, or did not take with it."""
+        known = ("bin", "said", "tmp", "home")
+        found = [*self.folder.iterdir(), *(self.folder / "tmp").iterdir()]
+        return sorted(path.name for path in found if path.name not in known)
+
+
+@pytest.fixture
+def building(tmp_path: Path) -> _Building:
+    return _Building(tmp_path)
+
+
+def _run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "singularity.build", *words], cwd=TOOLKIT, capture_output=True, text=True, check=False,
+        env=os.environ | environ,
+    )  # fmt: skip
+
+
+def test_the_definition_needs_no_program() -> None:
+    done = _run("--stack", "verl-0.9.1", "--print-def", PATH="/nonexistent")
+    assert (done.returncode, done.stdout, done.stderr) == (0, definition(load_stack("verl-0.9.1")), "")
+
+
+def test_the_list_of_stacks() -> None:
+    done = _run("--list")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == stack_names()
+    assert [each["name"] for each in json.loads(_run("--list", "--json").stdout)] == stack_names()
+
+
+def test_a_stack_that_is_none() -> None:
+    done = _run("--stack", "verl-9")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no stack 'verl-9'; one of: ")
+
+
+def test_no_program(tmp_path: Path) -> None:
+    done = _run("--stack", "cpu", "-o", str(tmp_path / "x.sif"), PATH="/nonexistent")
+    assert done.returncode == 1
+    assert "no apptainer or singularity in PATH" in done.stderr
+    assert "--print-def" in done.stderr
+
+
+def test_how_the_program_is_called(building: _Building) -> None:
+    wheels = building.folder / "home" / "wheels"
+    wheels.mkdir()
+    (wheels / "x.whl").touch()
+    done = building("-o", "x.sif", "--wheels", "home/wheels", "--mksquashfs-args", "-comp lz4", "--no-test",
+                    "--cache-dir", "home/cache", PYTHONHOME="", SINGULARITY_BINDPATH="/data")  # fmt: skip
+    arguments = (building.said / "arguments").read_text().splitlines()
+    settings = re.sub(r"/launcher-build-\w+/", "/WORK/", "|".join(arguments))
+    host = re.escape(os.uname().nodename)
+    assert re.sub(rf"partial-{host}-\d+$", "partial", settings.rpartition("|")[0]) == (
+        f"build|--fakeroot|--bind|{building.folder}/tmp/WORK/settings:/mnt|--bind|{wheels}:/mnt/wheels"
+        f"|--mksquashfs-args|-comp lz4|--notest|{building.folder}/x.sif.partial"
+    ), done.stderr
+    assert arguments[-1] == "image.def"
+    assert (building.said / "pip.conf").read_text() == "[global]\nno-index = true\nfind-links = /mnt/wheels\n"
+    assert (building.said / "image.def").read_text() == definition(load_stack("cpu"), "localimage:///base.sif")
+    folder = (building.said / "folder").read_text().split()
+    assert sorted(folder) == ["converters", "data_prep", "image.def", "launch", "reward", "singularity"]
+    environ = (building.said / "environment").read_text()
+    assert f"SINGULARITY_CACHEDIR={building.folder}/home/cache\n" in environ
+    assert "PYTHON" not in environ
+    assert "BINDPATH" not in environ
+
+
+def test_a_program_that_fails_leaves_what_was_there(building: _Building) -> None:
+    (building.folder / "x.sif").write_text("old")
+    (building.folder / "x.sif.sha256").write_text("old")
+    building.program('echo half >"$before"; echo "FATAL: write: disk quota exceeded" >&2; exit 255')
+    done = building("-o", "x.sif", "--force", "--json")
+    assert done.returncode == 1
+    assert "your quota is used up" in json.loads(done.stdout)["error"]
+    assert building.left() == ["x.sif", "x.sif.sha256"]
+    assert (building.folder / "x.sif").read_text() == "old"
+    done = building("-o", "x.sif")
+    assert "it exists; replace it with --force" in done.stderr
+
+
+def test_an_image_that_appeared_meanwhile_stays(building: _Building) -> None:
+    building.program(f'echo new >"$before"; echo other >"{building.folder}/x.sif"')
+    done = building("-o", "x.sif")
+    assert (done.returncode, (building.folder / "x.sif").read_text()) == (1, "other\n")
+    assert "it was made while this build ran" in done.stderr
+    assert building.left() == ["x.sif"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_build_that_is_ended(building: _Building, number: signal.Signals) -> None:
+    building.program('echo half >"$before"; echo begun >&2; sleep 300')
+    with subprocess.Popen(
+        building.command("-o", "x.sif"),
+        cwd=building.folder,
+        env=building.environ,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        while "begun" not in process.stderr.readline():
+            assert process.poll() is None
+        begun = time.monotonic()
+        process.send_signal(number)
+        process.communicate()
+    assert process.returncode == 128 + number
+    assert time.monotonic() - begun < 15
+    assert building.left() == []
+
+
+def test_what_a_killed_build_left_goes_with_the_next(building: _Building) -> None:
+    host = os.uname().nodename
+    dead, other = (building.folder / f"x.sif.partial-{name}-4194399" for name in (host, "elsewhere"))
+    dead.touch()
+    other.touch()
+    building.program("exit 1")
+    building("-o", "x.sif")
+    assert building.left() == [other.name]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-o", "home"], "home: it is a folder; name a file in it"),
+        (["-o", "none/x.sif"], "there is no folder"),
+        (["--wheels", "home"], "home: no *.whl there"),
+        (["--from", "docker://u:s3cr3t@host/x"], "a password would be kept in the image"),
+        (["--tmp-dir", "/proc/none"], "/proc/none: "),
+    ],
+    ids=["folder", "no-folder", "no-wheels", "password", "unwritable"],
+)
+def test_what_is_refused_before_anything_runs(building: _Building, options: list[str], words: str) -> None:
+    done = building(*options)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "s3cr3t" not in done.stderr
+    assert not (building.said / "arguments").exists()
+
+
+def test_the_checksum_is_of_what_was_made(building: _Building) -> None:
+    building.program(f'cp "{REAL}" "$before"')
+    done = building("-o", "x.sif", "--json")
+    told = json.loads(done.stdout)
+    assert told["sha256"] == hashlib.sha256(REAL.read_bytes()).hexdigest()
+    assert (told["path"], told["size"]) == (f"{building.folder}/x.sif", REAL.stat().st_size)
+    assert building.left() == ["x.sif", "x.sif.sha256"]
