@@ -1,10 +1,11 @@
 """Drive the test cluster from Python: commands on nodes, jobs, and what they leave behind."""
 
 import contextlib
+import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ IMAGE = "/scratch/img/verl-cpu.sif"
 _FINAL = re.compile(r"COMPLETED|FAILED|CANCELLED.*|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE")
 _GRACE_S = 2.0  # from the end of a job to the end of the last of its processes
 Done = subprocess.CompletedProcess[str]
+_USUAL: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,23 @@ def lab_dir() -> Path:
     return Path(_script("lib/lab_dir.sh").stdout.strip())
 
 
-def _script(name: str, *arguments: str, timeout_s: float = 60) -> Done:
+def _script(name: str, *arguments: str, timeout_s: float = 60, lab: Mapping[str, str] = _USUAL) -> Done:
     """Run a script of the cluster; raises ClusterError with its output when it fails."""
-    done = _run([HERE / name, *arguments], timeout_s)
+    done = _run([HERE / name, *arguments], timeout_s, lab)
     if done.returncode != 0:
         raise ClusterError(f"{name} {arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done
 
 
-def _run(words: Sequence[str | Path], timeout_s: float) -> Done:
+def _run(words: Sequence[str | Path], timeout_s: float, lab: Mapping[str, str] = _USUAL) -> Done:
     return subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={**os.environ, **lab},
     )
 
 
@@ -57,10 +65,17 @@ class Cluster:
     """A running cluster: node `login` and compute nodes `n1`, `n2`, ...
 
     `scratch` and `home` are /scratch and alice's home as this machine sees them.
+
+    Args:
+        suite: a small cluster beside the ordinary one, of another Debian: Slurm without Apptainer and accounting.
+        settings: variables of up.sh for it.
     """
 
-    def __init__(self, nodes: int = 3) -> None:
-        self.lab = lab_dir()
+    def __init__(self, nodes: int = 3, suite: str | None = None, **settings: str) -> None:
+        self.lab, self._variables = lab_dir(), _USUAL
+        if suite is not None:
+            self.lab = self.lab / "suites" / suite
+            self._variables = {**settings, "SMALL": "1", "SUITE": suite, "LAB": str(self.lab)}
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self.scratch = self.lab / "shared" / "scratch"
         self.home = self.lab / "shared" / "home" / "alice"
@@ -69,7 +84,7 @@ class Cluster:
 
     def up(self) -> str:
         """Build what is missing and start what is not running; returns what the scripts said."""
-        done = _script("up.sh", str(len(self.nodes)), timeout_s=900)
+        done = _script("up.sh", str(len(self.nodes)), timeout_s=900, lab=self._variables)
         return done.stdout + done.stderr
 
     def is_up(self) -> bool:
@@ -78,7 +93,7 @@ class Cluster:
 
     def down(self) -> None:
         """End every node that up() or the user started for this checkout."""
-        _script("down.sh")
+        _script("down.sh", lab=self._variables)
 
     def on(
         self, node: str, *command: str | Path, user: str = "alice", check: bool = True, timeout_s: float = 60
@@ -89,7 +104,7 @@ class Cluster:
             ClusterError: with its output, when `check` and the exit code is not 0.
             subprocess.TimeoutExpired: after `timeout_s` seconds.
         """
-        done = _run([HERE / "on", node, "-u", user, *command], timeout_s)
+        done = _run([HERE / "on", node, "-u", user, *command], timeout_s, self._variables)
         if check and done.returncode != 0:
             raise ClusterError(
                 f"on {node} as {user}: {command} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
