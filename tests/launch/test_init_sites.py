@@ -2,8 +2,10 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,6 +180,56 @@ def test_no_password_of_a_proxy_is_written(tmp_path: Path) -> None:
     assert "http_proxy=http://***@proxy:3128, https_proxy=***@proxy:3128" in done.text
     assert "s3cr3t" not in done.text + done.out + done.err
     assert "ss@" not in done.text + done.out + done.err
+
+
+@pytest.mark.parametrize(
+    ("answers", "cluster", "image"),
+    [
+        ("\n\n\n\n", {"partition": "gpu", "account": "ml_lab", "modules": ["apptainer/1.2.5"]}, None),
+        (
+            "nope\ngpu-devel\nastro_cpu\n-\n/data/my images/\n",
+            {"partition": "gpu-devel", "account": "astro_cpu", "modules": None},
+            "/data/my images/verl-0.9.1.sif",
+        ),
+        ("\x04", {"partition": "gpu", "account": "ml_lab", "modules": ["apptainer/1.2.5"]}, None),
+    ],
+    ids=["enter", "answers", "end-of-input"],
+)
+def test_questions_on_a_terminal(answers: str, cluster: dict[str, Any], image: str | None, tmp_path: Path) -> None:
+    init(tmp_path, "lmod-a100", "-o", "-")  # makes the programs
+    environment = {"PATH": f"{tmp_path}/programs:/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "launch.init"],
+        cwd=tmp_path / "work",
+        env={**environment, "SITE": str(SITES / "lmod-a100")},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    ) as process:
+        os.close(slave)
+        said = b""
+        for line in answers.splitlines(keepends=True):
+            while not said.endswith(b"]: "):
+                said += os.read(master, 1024)
+            said += b"\n"
+            os.write(master, line.encode())
+        with suppress(OSError):  # the terminal is gone with the process
+            while answers != "\x04" or said.count(b"]: ") < 4:
+                if not (data := os.read(master, 1024)):
+                    break
+                said += data
+                if answers == "\x04" and said.endswith(b"]: "):
+                    os.write(master, b"\x04")
+        assert process.wait(20) == 0, said
+    os.close(master)
+    data = parse_yaml((tmp_path / "work/cluster.yaml").read_text(encoding="utf-8"))
+    assert {name: data["cluster"].get(name) for name in cluster} == cluster
+    assert (data.get("container") or {}).get("image") == image
+    if image is not None:
+        assert b"nope is none of standard, gpu" in said
+        assert data["rehearsal"] == {"image": "/data/my images/verl-cpu.sif"}
 
 
 def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
