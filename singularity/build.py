@@ -82,6 +82,11 @@ def build(stack: Stack, output: Path, args: Any) -> Built:
     _check_places(stack, output, temporary, downloads)
     wheels = _checked_wheels(args.wheels)
     settings = pip_settings(os.environ, SETTINGS, f"{SETTINGS}/wheels" if wheels else None)
+    if settings.text and runtime.flavour != "Apptainer" and runtime.version < (3, 8):
+        raise BuildError(
+            f"{runtime} takes no --bind in a build, and pip's index settings (PIP_..., pip.conf) or --wheels need"
+            " one; build with SingularityCE or SingularityPRO 3.8 or later, or without: PIP_CONFIG_FILE=/dev/null"
+        )
     for note in settings.notes:
         print(f"note: {note}", file=sys.stderr)
 

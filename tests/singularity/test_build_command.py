@@ -1,7 +1,7 @@
 """python -m singularity.build as a process.
 
-Where it builds, a script stands for the container program, takes the arguments of the real one and writes a file; the
-real one builds in tests/cluster/test_image.py.
+Where it builds, a script stands for the container program, takes the arguments of the real one and writes a file;
+the real one builds in tests/cluster/test_image.py.
 """
 
 import hashlib
@@ -73,8 +73,8 @@ def building(tmp_path: Path) -> _Building:
 
 def _run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "singularity.build", *words], cwd=TOOLKIT, capture_output=True, text=True, check=False,
-        env=os.environ | environ,
+        [sys.executable, "-m", "singularity.build", *words], cwd=TOOLKIT, capture_output=True, text=True,
+        check=False, env=os.environ | environ,
     )  # fmt: skip
 
 
@@ -124,6 +124,17 @@ def test_how_the_program_is_called(building: _Building) -> None:
     assert f"SINGULARITY_CACHEDIR={building.folder}/home/cache\n" in environ
     assert "PYTHON" not in environ
     assert "BINDPATH" not in environ
+
+
+def test_a_program_too_old_to_bind(building: _Building) -> None:
+    """SingularityCE's changelog: build honors --bind from 3.8.0 on."""
+    program = building.folder / "bin" / "singularity"
+    program.write_text(
+        program.read_text().replace("singularity-ce version 4.1.2", "SingularityPRO version 3.7-4.el7")
+    )
+    done = building("-o", "x.sif", PIP_INDEX_URL="https://mirror.example/simple")
+    assert done.returncode == 1
+    assert "SingularityPRO 3.7 takes no --bind in a build" in done.stderr
 
 
 def test_a_program_that_fails_leaves_what_was_there(building: _Building) -> None:
