@@ -1,10 +1,11 @@
-"""A project that has what the pages speak of, in small: models, data, images with labels, a run that failed."""
+"""A project that has what the pages speak of, in small: models, data, labelled images, a site, a failed run."""
 
 import json
 from pathlib import Path
 
-from doc_shell import ROOT
+from doc_shell import ROOT, code_block
 from model_folders import QWEN3_4B, QWEN3_REWARD, model_folder
+from recorded_sites import put_programs
 from sif_files import with_labels
 
 from data_prep import convert
@@ -27,9 +28,12 @@ def ready_project(folder: Path) -> Path:
     (folder / "jobs").symlink_to(ROOT / "jobs")
     (folder / ".venv").symlink_to(ROOT / ".venv")
     model_folder(folder / "models" / "Qwen3-4B-Thinking-2507", QWEN3_4B)
-    model_folder(folder / "models" / "Unsafe-Reward-Qwen3-1.7B", QWEN3_REWARD)
+    for name in ("Unsafe-Reward-Qwen3-1.7B", "my-reward-model"):
+        model_folder(folder / "models" / name, QWEN3_REWARD)
+    (folder / "job.yaml").write_text(code_block(ROOT / "README.md", "yaml"))
     code = convert.main(["sample:gsm8k", "--ground-truth", "question", "--out", str(folder / "data")])
     assert code == 0
+    put_programs(folder / "site", ("sinfo", "scontrol", "sacctmgr"))
     image(folder / "images" / "verl-0.6.1.sif", "verl-0.6.1")
     image(folder / "images" / "verl-0.9.1.sif", "verl-0.9.1")
     image(folder / "images" / "verl-cpu.sif", "cpu")

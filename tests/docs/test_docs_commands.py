@@ -1,16 +1,22 @@
 """Each command of the pages runs, in a project that has what they speak of; long ways have tests of their own."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 from doc_shell import DOCS, ROOT, run, sections
 from ready_project import ready_project
+from recorded_sites import SITES
 
 # tests/docs/test_first_hour.py and tests/cluster/test_main_job.py run all of it.
 PAGES = [page for page in sorted(DOCS.glob("*.md")) if sections(page) and page.name != "first-hour.md"]
 # A build makes the definition here and no image: docker registries are out of reach; the test cluster builds the
 # image of the cpu stack.
-STANDS_IN = """
+STANDS_IN = (
+    f"""
+export SITE={shlex.quote(str(SITES / "debian-24.11"))} PATH=$PWD/site:$PATH
+"""
+    """
 python() {
   case "$*" in
   "-m singularity.build --stack "*" -o "*)
@@ -22,6 +28,7 @@ python() {
 }
 sbatch() { bash -n "$1"; }
 """
+)
 
 
 @pytest.fixture
@@ -50,7 +57,7 @@ def test_the_job_itself_of_the_first_hour_renders(project: Path):
     (commands,) = [text for heading, text in sections(DOCS / "first-hour.md").items() if heading.startswith("4.")]
     below = project / "first-hour"
     below.mkdir()
-    for name in ("models", "data", "images"):
+    for name in ("models", "data", "images", "site"):
         (below / name).symlink_to(project / name)
     said = run(commands, below, STANDS_IN, timeout_s=120)
     assert "error:" not in said

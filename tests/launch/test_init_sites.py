@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_sites import SITES, put_programs
 
 from launch.config import load_job
 from launch.config.cluster import Container
@@ -19,21 +20,7 @@ from launch.config.yaml_text import parse_yaml
 from launch.site.cluster_yaml import CPU_IMAGE, IMAGE, IMAGE_FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
-SITES = ROOT / "tests" / "launch" / "recorded" / "sites"
 ALL = sorted(path.name for path in SITES.iterdir() if path.is_dir())
-# In place of Slurm's programs and of the login shell: each prints the recorded file.
-_PRINTS = """#!/bin/sh
-case "$(basename "$0") $*" in
-sinfo*) file=sinfo ;;
-*" show partition") file=partitions ;;
-*" show config") file=config ;;
-*" show assoc "*) file=assoc ;;
-*" show user "*) file=user ;;
-bash*) file=modules ;;
-esac
-[ -e "$SITE/$file.txt" ] || { echo "sacctmgr: error: slurm_persist_conn_open_without_init: refused" >&2; exit 1; }
-exec cat "$SITE/$file.txt"
-"""
 
 
 @dataclass(frozen=True)
@@ -53,12 +40,7 @@ class Done:
 
 
 def init(folder: Path, site: str | Path, *options: str, **environment: str) -> Done:
-    programs = folder / "programs"
-    if not programs.exists():
-        programs.mkdir()
-        for name in ("sinfo", "scontrol", "sacctmgr", "bash"):
-            (programs / name).write_text(_PRINTS)
-            (programs / name).chmod(0o755)
+    programs = put_programs(folder / "programs")
     work = folder / "work"
     work.mkdir(exist_ok=True)
     variables = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT)}
