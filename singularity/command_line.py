@@ -1,7 +1,7 @@
 """What every command has in common: its help, its errors, completion, and how it ends.
 
-`reward`, `data_prep` and `converters`, which do not import each other, have links to this file; `launch` imports it
-from `singularity`. Standard library only, Python 3.9 and later: `launch.init` runs on a bare login node.
+`reward`, `data_prep` and `converters`, which do not import each other, have links to this file; `launch` imports
+it from `singularity`. Standard library only, Python 3.9 and later: `launch.init` runs on a bare login node.
 """
 
 from __future__ import annotations
