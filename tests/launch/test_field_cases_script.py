@@ -2,8 +2,8 @@
 
 A01, A07, A08, A23, A30, A33, B08: test_node_limits.py. A04, A05, A10: test_node_basics.py. A20, A24:
 test_node_settings.py. A17, A18, A25, B01, B02, B05, B13, B15, B16: test_script.py.
-A27: test_batch_part.py. A29, A32, A34: test_slurm_rules.py. B03, C01: test_quoting.py. B09, C10, C29:
-test_file_rules.py. C31: test_secrets.py.
+A27: test_batch_part.py. A29, A32, A34: test_slurm_rules.py. B03, C01: test_quoting.py. B09: test_image_rules.py.
+C10, C29: test_file_rules.py. C31: test_secrets.py.
 
 A19, C05 and C07 are numbers without a case.
 """

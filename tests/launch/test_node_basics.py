@@ -17,13 +17,15 @@ from launch.supervisor.node_folder import make_temp_dir
 from launch.supervisor.processes import Component, reap_orphans
 
 LAUNCH = Path(verdict.__file__).resolve().parents[1]
+_TOOLKIT = "singularity.toolkit"
 
 
 # ---- what the container's Python must be able to run
 
 
 def supervisor_files() -> list[Path]:
-    return [LAUNCH / "node.py", LAUNCH / "tokens.py", *sorted((LAUNCH / "supervisor").glob("*.py"))]
+    others = [LAUNCH / "node.py", LAUNCH / "tokens.py", LAUNCH.parent / "singularity" / "toolkit.py"]
+    return [*others, *sorted((LAUNCH / "supervisor").glob("*.py"))]
 
 
 @pytest.mark.parametrize("file", supervisor_files(), ids=lambda path: path.name)
@@ -35,10 +37,10 @@ def test_standard_library_only_and_python_3_9(file: Path):
             roots |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.module is not None
-            own = node.module.startswith("launch.supervisor") or node.module == "launch.tokens"
-            assert own or not node.module.startswith("launch.")
+            own = node.module.startswith("launch.supervisor") or node.module in ("launch.tokens", _TOOLKIT)
+            assert own or not node.module.startswith(("launch.", "singularity"))
             roots.add(node.module.partition(".")[0])
-    allowed = {"launch", "ray"} if file.name in ("ray_watch.py", "ray_start.py") else {"launch"}
+    allowed = {"launch", "singularity"} | ({"ray"} if file.name in ("ray_watch.py", "ray_start.py") else set())
     assert roots - allowed <= set(sys.stdlib_module_names)
 
 
