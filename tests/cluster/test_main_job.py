@@ -18,10 +18,10 @@ cat() { on_login cat "$@"; }
 mkdir() { on_login mkdir "$@"; }
 sbatch() { on_login sbatch "$@"; }
 python() {
-  case "$2 $3 $4" in
-  "launch.render "*) on_login singularity -q exec --bind "$PYTHONPATH,/scratch" --env "PYTHONPATH=$PYTHONPATH" \
+  case "$*" in
+  "-m launch.render "*) on_login singularity -q exec --bind "$PYTHONPATH,/scratch" --env "PYTHONPATH=$PYTHONPATH" \
     --pwd /scratch/first-hour /scratch/img/verl-cpu.sif python3 "$@" ;;
-  "singularity.build --stack cpu") on_login sh -c 'ln -s /scratch/img/verl-cpu.sif* images/' ;;
+  "-m singularity.build --stack cpu "*) on_login sh -c 'ln -s /scratch/img/verl-cpu.sif* images/' ;;
   *) on_login env "PYTHONPATH=$PYTHONPATH" python3 "$@" ;;
   esac
 }
