@@ -35,9 +35,9 @@ def test_runs_to_a_merged_model_on_three_nodes(cluster: Cluster) -> None:
     cluster.on("login", "mkdir", "/scratch/first-hour")
     (commands,) = [text for heading, text in sections(DOCS / "first-hour.md").items() if heading.startswith("3.")]
     page = run_page(commands, ROOT, STANDS_IN, timeout_s=START_S + 180)
-    (folder,) = (cluster.scratch / "first-hour" / "outputs" / "qwen3-4b-grpo").glob("run-*")
-    job_id = folder.name.removeprefix("run-")
-    run = Run(job_id, cluster.scratch / "first-hour" / f"qwen3-4b-grpo-{job_id}.out", folder)
+    below = cluster.scratch / "first-hour"
+    (folder,), (log,) = below.glob("outputs/qwen3-4b-grpo/run-*"), below.glob("*.out")
+    run = Run(folder.name.removeprefix("run-"), log, folder)
     ended = cluster.wait(run.job_id, 30)
     told = run.told()
     assert (ended.state, ended.exit_code, ended.signal) == ("COMPLETED", 0, 0), told
