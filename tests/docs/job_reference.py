@@ -168,6 +168,7 @@ def _job(version: str, mode: str, strategy: str, estimator: str, more: bool) -> 
 
 def _filled(job: Job) -> Job:
     """`job` with a value where null would leave verl its own."""
+    job = job.model_copy(deep=True)  # all jobs share the sections that are left at their defaults
     for place, _ in marked_fields():
         section, _, name = place.rpartition(".")
         owner: Any = job
