@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 _MOST = 1 << 20  # bytes of a configuration file that are read
 _OPTIONS = (
@@ -67,7 +67,8 @@ def pip_settings(environ: Mapping[str, str], folder: str, wheels: str | None = N
         if option in found:
             path = Path(found[option][0]).expanduser()
             if not path.is_file():
-                raise PipSettingsError(f"pip's {option} {path}: no such file; correct or unset it")
+                why = "a folder; pip in the image takes one file" if path.is_dir() else "no such file"
+                raise PipSettingsError(f"pip's {option} {path}: {why}; correct or unset it")
             files[f"{option}.pem"] = path
             found[option] = [f"{folder}/{option}.pem"]
     found = {option: values for option, values in found.items() if values}
@@ -111,17 +112,31 @@ def _read(file: Path) -> Iterator[tuple[str, str]]:
         parser.read_string(text, str(file))
     except (OSError, UnicodeDecodeError, configparser.Error) as error:
         raise PipSettingsError(
-            f"pip's settings in {file}: {error}; correct the file, or set PIP_CONFIG_FILE"
-        ) from error
+            f"pip's settings in {file}: {_reason(error)}; correct the file, or set PIP_CONFIG_FILE"
+        ) from None
     for section in ("global", "install"):
         if parser.has_section(section):
             yield from ((name, value) for name, value in parser.items(section) if name in _OPTIONS and value)
 
 
+def _reason(error: Exception) -> str:
+    """Without the text of the file, which may hold a password: configparser quotes the line."""
+    if isinstance(error, configparser.MissingSectionHeaderError):
+        return f"line {error.lineno} stands before any section, such as [global]"
+    if isinstance(error, configparser.ParsingError):
+        return f"line {', '.join(str(number) for number, _ in error.errors)} is no NAME = VALUE"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8"
+    return (error.strerror if isinstance(error, OSError) else None) or "it is no configuration file"
+
+
 def secrets_of(environ: Mapping[str, str], settings: PipSettings) -> set[str]:
     """Passwords and tokens in addresses of indexes and proxies, and of the docker registry: never to be shown."""
-    texts = re.findall(r"\S+://\S+", settings.text)
-    texts += [value for name, value in environ.items() if name.lower() in _PROXIES]
+    texts = settings.text.split()
+    for name, value in environ.items():
+        if name.lower() in _PROXIES or name.startswith("PIP_"):
+            texts += value.split()
+    texts = [text for text in texts if "@" in text]
     found = {
         value
         for name, value in environ.items()
@@ -129,7 +144,8 @@ def secrets_of(environ: Mapping[str, str], settings: PipSettings) -> set[str]:
     }
     for text in texts:
         # A proxy may stand there without a scheme.
-        authority = urlsplit(text if "://" in text else f"http://{text}").netloc
+        authority = text.partition("://")[2] or text
+        authority = re.split(r"[/?#]", authority, maxsplit=1)[0]
         user, _, password = authority.rpartition("@")[0].partition(":")
         for secret in (password or user,):
             found |= {secret, unquote(secret)}

@@ -153,6 +153,40 @@ def test_settings_of_pip_that_cannot_be_used(tmp_path: Path) -> None:
         pip_settings({"HOME": str(tmp_path), "PIP_INDEX_URL": "https://x\nno-index = 0"}, "/mnt")
 
 
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ("index-url = https://bob:S3cretPW@one.example/simple\n", "line 1 stands before any section"),
+        ("[global]\nS3cretPW\n", "line 2 is no NAME = VALUE"),
+        ("[global]\n= https://bob:S3cretPW@one.example/simple\n", ""),
+    ],
+    ids=["no-section", "no-sign", "no-name"],
+)
+def test_a_broken_file_keeps_its_password(content: str, place: str, tmp_path: Path) -> None:
+    file = tmp_path / "pip.conf"
+    file.write_text(content)
+    with pytest.raises(PipSettingsError) as raised:
+        pip_settings({"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(file)}, "/mnt")
+    assert str(file) in str(raised.value)
+    assert place in str(raised.value)
+    assert "S3cret" not in str(raised.value)
+
+
+def test_secrets_of_addresses_without_a_scheme(tmp_path: Path) -> None:
+    conf = tmp_path / "pip.conf"
+    conf.write_text("[global]\nproxy = bob:filepw@proxy:3128\n")
+    environ = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(conf), "HTTPS_PROXY": "eve:evepw@proxy:1"}
+    assert secrets_of(environ, pip_settings(environ, "/mnt")) == {"filepw", "evepw"}
+    environ["PIP_PROXY"] = "bob:pw@proxy:3128"
+    environ["PIP_EXTRA_INDEX_URL"] = "https://t0k@a.example/simple https://u:p@b.example/x#at@sign"
+    assert secrets_of(environ, pip_settings(environ, "/mnt", "/mnt/wheels")) == {"evepw", "pw", "t0k", "p"}
+
+
+def test_certificates_that_are_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(PipSettingsError, match=r"cert \S+: a folder; pip in the image takes one file"):
+        pip_settings({"HOME": str(tmp_path), "REQUESTS_CA_BUNDLE": str(tmp_path)}, "/mnt")
+
+
 def test_room_is_added_up_for_each_file_system(tmp_path: Path) -> None:
     assert shortages(needs(size_gb=1e-6, output=tmp_path, temporary=tmp_path / "not/yet", cache=tmp_path)) == []
     (told,) = shortages(needs(size_gb=1e6, output=tmp_path, temporary=tmp_path / "t", cache=tmp_path / "c"))
@@ -234,3 +268,14 @@ def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 15
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize("said", [r"printf 'apptainer version \377\n'", "printf '%05000d' 1", "exit 3"])
+def test_a_program_that_says_no_version_gives_way_to_the_other(said: str, tmp_path: Path):
+    for name, text in (("apptainer", said), ("singularity", "echo singularity-ce version 4.1.2")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert str(runtime_module.find_runtime("auto", environ)) == "SingularityCE 4.1.2"
+    with pytest.raises(runtime_module.RuntimeMissing, match="--version"):
+        runtime_module.find_runtime("apptainer", environ)
