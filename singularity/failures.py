@@ -1,7 +1,7 @@
 """What the end of a build's output means, and what to do about it. Pure.
 
 The texts are those of Apptainer, SingularityCE, pip, apt-get and mksquashfs. Of several causes the first one of
-the table is told.
+the table is told, in the words of its last match.
 """
 
 import re
@@ -29,6 +29,10 @@ class _Cause(NamedTuple):
     remedy: str
 
 
+_OWN_WORD = r"launcher: build: {but}([^\n\r]+)"  # of the definition
+# pip warns of each attempt that it repeats; only the last one may be why it fails.
+_REPEATED = re.compile(r"^[^\n]*Retrying \(Retry\(total=[1-9][^\n]*\n?", re.MULTILINE)
+
 _CAUSES = (
     _Cause(
         r"disk quota exceeded|EDQUOT|Errno 122\b",
@@ -54,6 +58,14 @@ _CAUSES = (
         "{said}: the registry of {base} wants a login: {runtime} remote login docker://HOST",
     ),
     _Cause(
+        r"signal: killed|^killed[ \t]*$|^[^\n]{0,120}: +\d+ killed\b[^\n]{0,80}|exit (?:status|code) 137\b"
+        r"|oom[-_ ]kill|out of memory: kill|fatal error: *out of memory|fork[^\n]{0,120}cannot allocate memory"
+        r"|^MemoryError\b",
+        "{said}: the machine ended the build, for want of memory as it seems; many login nodes limit it: build in"
+        " a job (srun --mem=32G ...)",
+    ),
+    _Cause(_OWN_WORD.format(but="(?![^\n]*see (?:pip|apt-get) above)"), "{part}"),
+    _Cause(
         r"no such host|network is unreachable|dial tcp[^\n]{0,120}|i/o timeout|TLS handshake timeout"
         r"|temporary failure (?:in name resolution|resolving)|could not resolve host|proxyconnect tcp[^\n]{0,80}"
         r"|Failed to establish a new connection|connection broken by '[^\n]{0,160}",
@@ -70,7 +82,7 @@ _CAUSES = (
         "{said}: the package index or the folder of wheels has none for this Python, or cannot be reached; see"
         " PIP_INDEX_URL and --wheels",
     ),
-    _Cause(r"launcher: build: ([^\n\r]+)", "{part}"),  # the definition's own word
+    _Cause(_OWN_WORD.format(but=""), "{part}"),
     _Cause(
         r"'noexec' mount option set on ([^\s,]+)",
         "{temporary} is on {part}, mounted noexec: nothing can run there; choose another folder: --tmp-dir",
@@ -91,20 +103,17 @@ _CAUSES = (
         r"failed to execute %test[^\n]*|while running %test[^\n]*",
         "{said}: the image was built and fails its own test; see above",
     ),
-    _Cause(
-        r"signal: killed|out of memory|cannot allocate memory|oom-kill",
-        "{said}: the machine ended the build, for want of memory as it seems; many login nodes limit it: build in"
-        " a job (srun --mem=32G ...)",
-    ),
 )
 
 
 def explain(output: str, code: int, places: Places) -> str:
     """One sentence about a build that failed: value, place, remedy."""
+    output = _REPEATED.sub("", output)
     folders = {"output": places.output, "temporary files": places.temporary, "cache": places.cache}
     for cause in _CAUSES:
-        found = re.search(cause.pattern, output, re.IGNORECASE)
-        if found:
+        matches = list(re.finditer(cause.pattern, output, re.IGNORECASE | re.MULTILINE))
+        if matches:
+            found = matches[-1]
             return cause.remedy.format(
                 said=found[0].strip(),
                 part=found[1] if found.re.groups else "",

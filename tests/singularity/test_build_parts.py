@@ -208,6 +208,12 @@ def test_the_mount_that_a_folder_lies_on(tmp_path: Path) -> None:
     assert mount_options(folder / "none yet", table) == (str(tmp_path / "a b"), {"rw", "noexec", "nodev"})
 
 
+_RETRY = (
+    "WARNING: Retrying (Retry(total={}, connect=None)) after connection broken by 'NewConnectionError('<x>: Failed"
+    " to establish a new connection: [Errno -3] Temporary failure in name resolution')': /simple/x/"
+)
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -222,7 +228,13 @@ def test_the_mount_that_a_folder_lies_on(tmp_path: Path) -> None:
         ("FATAL: 'noexec' mount option set on /tmp, temporary root", ("/tmp, mounted noexec", "--tmp-dir")),
         ("could not use fakeroot: no mapping entry found for alice", ("without root here", "--add alice")),
         ("FATAL: failed to execute %test script: exit status 1", ("fails its own test",)),
+        (_RETRY.format(4) + "\nlauncher: build: a package of the base changed; see above", ("a package of the",)),
+        (_RETRY.format(4) + "\nlauncher: build: x cannot be installed; see pip above", ("x cannot be installed",)),
+        (_RETRY.format(0) + "\nlauncher: build: x cannot be installed; see pip above", ("no way from this",)),
+        ("ERROR: no matching distribution found for a\nERROR: No matching distribution found for b", ("for b: ",)),
         ("signal: killed", ("memory", "srun")),
+        ("/.post: line 9: 31 Killed  pip\nlauncher: build: x failed; see pip above", ("31 Killed", "of memory")),
+        ("note: avoids CUDA out of memory\nFATAL: something new", ("apptainer ended with 255: FATAL",)),
         ("FATAL: something new\n\n", ("apptainer ended with 255: FATAL: something new",)),
         ("", ("apptainer ended with 255: it said nothing",)),
     ],
