@@ -7,6 +7,7 @@ CANCELLED=false
 WAITS_FOR= # a child that works before srun
 SUM= # SHA-256 of the image, once it is computed
 GOES_ON="the job goes on from its last checkpoint"
+STARTS="srun starts the nodes" # what the output has after it is of the container program, or from inside
 
 # ---- failures and verdicts
 
@@ -59,8 +60,8 @@ said_by_srun() { # its last line about a node that it lost
   output_backwards | grep -aoE '^srun: error: .*(failed on node|[Nn]ode failure on) .*' | sed -n '1s/^srun: error: //p'
 }
 
-said_by_container() { # the first line by which apptainer or singularity gave up
-  output_backwards | grep -aE '^(FATAL|ERROR):? ' | tail -n 1 | tr -s '[:blank:]' ' '
+said_by_container() { # the first line by which apptainer or singularity gave up, in the forms of its Go and of its C part
+  output_backwards | sed "/: $STARTS\$/q" | grep -aE '^((FATAL|ERROR): {3}|(FATAL|ERROR|ABORT) {2}: )[^ ]' | tail -n 1 | tr -s '[:blank:]' ' '
 }
 
 is_cancelled() { # by a person: Slurm ends a job for a lost node, at the time limit, or for another job, in the same way
@@ -99,7 +100,7 @@ leave_verdict_without_head() { # EXIT_CODE of srun; returns the job's
     text=$(failure job cancelled "$cause" "submit again: $GOES_ON" "$code")
   elif said=$(said_by_container) && [[ -n $said ]]; then
     code=20 cause="image $IMAGE is damaged or cannot be started by $(basename "$RUNTIME"): $said" said=
-    text=$(failure setup image "$cause" "look at it: python -m singularity.inspect $IMAGE; copy or build it again" "$code")
+    text=$(failure setup image "$cause" "look at it: python -m singularity.inspect $(printf %q "$IMAGE"); copy or build it again" "$code")
   else
     ((code > 0 && code < 128)) || code=28
     text=$(failure head unrecognised "$cause" "look at the output of the job and at logs/ in $RUN_DIR" "$code")
@@ -185,9 +186,9 @@ compare_image() { # [sum]: the image with what was rendered and with its recorde
   [[ -z $IMAGE_SIZE || $size == "$IMAGE_SIZE" ]] ||
     die image "image $IMAGE has $size bytes, and had $IMAGE_SIZE when the job was rendered: changed or cut short since" "$again"
   [[ ${1:-} == sum ]] || return 0
-  if [[ -z $recorded && -e $IMAGE.sha256 ]]; then
+  if [[ -z $recorded && (-e $IMAGE.sha256 || -L $IMAGE.sha256) ]]; then
     recorded=$(recorded_sum) || die image "$IMAGE.sha256 has no SHA-256 sum of ${IMAGE##*/}" \
-      "record it again: python -m singularity.inspect --record $IMAGE"
+      "record it again: python -m singularity.inspect --record $(printf %q "$IMAGE")"
   fi
   [[ -n $recorded ]] || return 0
   sum_image
@@ -195,11 +196,31 @@ compare_image() { # [sum]: the image with what was rendered and with its recorde
     die image "image $IMAGE has the SHA-256 sum $SUM, recorded is $recorded: changed or damaged" "$again"
 }
 
-recorded_sum() { # in IMAGE.sha256, as sha256sum writes it, or a sum alone
-  local text
-  text=$(head -c 1048576 -- "$IMAGE.sha256" | tr -d '\0')
-  text=$(grep -F -- "${IMAGE##*/}" <<<"$text" || echo "$text")
-  [[ ${text%%$'\n'*} =~ (^|[^[:xdigit:]])([[:xdigit:]]{64})([^[:xdigit:]]|$) ]] && echo "${BASH_REMATCH[2],,}"
+recorded_sum() { # in IMAGE.sha256, as sha256sum writes it, or a sum alone; as singularity.checksum.recorded reads it
+  local LC_ALL=C line hash name alone=false others=false sum="" own=${IMAGE##*/} escaped
+  local tagged='^(\\?)SHA256 \((.+)\) = ([^[:space:]]+)$' plain='^(\\?)([^[:space:]]+)[[:blank:]]+\*?(.+)$'
+  escaped=${own//\\/\\\\} escaped=${escaped//$'\n'/\\n} escaped=${escaped//$'\r'/\\r}
+  [[ -f $IMAGE.sha256 && $(stat -L -c %s -- "$IMAGE.sha256") -le 1048576 ]] || return 1
+  while IFS= read -r line || [[ -n $line ]]; do
+    line=${line%$'\r'}
+    [[ $line == *[![:space:]]* ]] || continue
+    if [[ $line =~ $tagged ]]; then
+      name=${BASH_REMATCH[2]} hash=${BASH_REMATCH[3]}
+    elif [[ $line =~ $plain ]]; then
+      name=${BASH_REMATCH[3]} hash=${BASH_REMATCH[2]}
+    else
+      read -r hash <<<"$line"
+      name=$own alone=true
+    fi
+    [[ $hash =~ ^[[:xdigit:]]{64}$ ]] || return 1
+    if [[ ($line != \\* && ${name##*/} == "$own") || ($line == \\* && ${name##*/} == "$escaped") ]]; then
+      [[ -z $sum || $sum == "${hash,,}" ]] || return 1 # they contradict each other
+      sum=${hash,,}
+    else
+      others=true
+    fi
+  done < <(tr '\0' '\1' <"$IMAGE.sha256")
+  [[ -n $sum && ($alone == false || $others == false) ]] && echo "$sum"
 }
 
 sum_image() { # sets SUM
@@ -210,6 +231,7 @@ sum_image() { # sets SUM
   WAITS_FOR=$!
   wait "$WAITS_FOR" || die missing-path "image $IMAGE cannot be read" "look at its disk"
   read -ru "$sum" SUM _
+  exec {sum}<&-
   WAITS_FOR=
 }
 
@@ -275,6 +297,7 @@ run_in_slurm() { # COMMAND...: srun and what it runs; exits with the job's code
   trap 'CANCELLED=true; to_srun USR1' TERM INT HUP
   trap 'to_srun USR1' USR1
   trap 'to_srun USR2' USR2
+  echo "$NAME: $STARTS" >&2
   "$@" &
   SRUN=$!
   [[ $CANCELLED == false ]] || to_srun USR1 # it came just before

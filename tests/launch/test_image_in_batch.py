@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,11 @@ from launch.script import RenderRequest, render_script
 from launch.supervisor.causes import CAUSES
 from launch.supervisor.verdict import read_failure
 from singularity import checksum
+from singularity.sif import ImageDamaged
+from singularity.toolkit import TOOLKIT
 
+BATCH = TOOLKIT / "launch" / "batch.sh"
+STARTS = "run.sh: srun starts the nodes"
 DONE = 'echo "{}" >"$STUB_RUN_DIR/verdict.json"; echo 0 >"$STUB_RUN_DIR/.over-0"'
 
 
@@ -112,32 +119,77 @@ def test_an_image_that_was_replaced_with_its_record_is_another(job: Job):
     job.refused("SHA-256")
 
 
-@pytest.mark.parametrize(
-    ("text", "good"),
-    [
-        ("{sum}  verl-cpu.sif\n", True),
-        ("{sum} *verl-cpu.sif\r\n", True),
-        ("{SUM}\n", True),
-        ("SHA256 (verl-cpu.sif) = {sum}\n", True),
-        ("{other}  another.sif\n{sum}  ./verl-cpu.sif\n", True),
-        ("{other}  verl-cpu.sif\n", False),
-        ("", False),
-        ("nonsense\n", False),
-        ("\0\0\0", False),
-    ],
-)
-def test_what_a_record_may_say(job: Job, text: str, good: bool):
-    """The job reads it with bash, where the image was not there when it was rendered."""
+RECORDS = [  # of an image whose name is awkward for patterns; {other} is the sum of something else
+    ("{sum}  {name}\n", True),
+    ("{sum} *{name}\r\n", True),
+    ("{SUM}\n", True),
+    ("  {sum}\r\n\r\n", True),
+    ("SHA256 ({name}) = {sum}\n", True),
+    ("{other}  another.sif\n{sum}  ./{name}\n", True),
+    ("{other}  old-{name}\n{sum}  {name}\n", True),
+    ("{other}  {name}.old\n{other} *x/old {name}\n{sum}  /data/images/{name}", True),
+    ("{sum}  {name}\n{sum}  other/{name}\n", True),
+    ("{other}  old-{name}\n", False),
+    ("{sum}  old-{name}\n", False),
+    ("{sum}  v1+x.sif\n", False),
+    ("{sum}  {name}\n{other}  {name}\n", False),
+    ("{sum}  {name}\nnonsense\n", False),
+    ("{sum}0  {name}\n", False),
+    ("{other}  {name}\n", False),
+    ("", False),
+    ("nonsense\n", False),
+    ("\0\0\0", False),
+]
+
+
+@pytest.mark.parametrize(("text", "good"), RECORDS)
+def test_what_a_record_may_say(tmp_path: Path, text: str, good: bool):
+    """Python reads it at render, bash in the job where the image was not there when it was rendered."""
+    image = tmp_path / "a b" / "v[1].sif"
+    image.parent.mkdir()
+    image.write_bytes(b"an image")
+    value, other = hashlib.sha256(b"an image").hexdigest(), hashlib.sha256(b"").hexdigest()
+    text = text.format(sum=value, SUM=value.upper(), other=other, name=image.name)
+    checksum.sidecar(image).write_bytes(text.encode())
+    assert (recorded_by_bash(image) == value) == good
+    try:
+        assert (checksum.recorded(image) == value) == good
+    except ImageDamaged:
+        assert not good
+
+
+def recorded_by_bash(image: Path) -> str:
+    program = 'IMAGE=$1; source "$2"; recorded_sum'
+    command = ["bash", "-c", program, "bash", str(image), str(BATCH)]
+    variables = {"PATH": os.environ["PATH"], "IMAGE_SHA256": ""}
+    return subprocess.run(command, capture_output=True, text=True, env=variables, check=False).stdout.strip()
+
+
+def test_a_sum_without_a_name_beside_others_is_of_none(tmp_path: Path):
+    image = tmp_path / "verl.sif"
+    checksum.sidecar(image).write_text(f"{'1' * 64}\n{'2' * 64}  other.sif\n")
+    assert recorded_by_bash(image) == ""
+
+
+@pytest.mark.parametrize("name", ["a\\b.sif", "a\nb.sif"])
+def test_a_name_that_sha256sum_escapes(tmp_path: Path, name: str):
+    image = tmp_path / name
+    image.write_bytes(b"an image")
+    with checksum.sidecar(image).open("wb") as record:
+        subprocess.run(["sha256sum", name], cwd=tmp_path, stdout=record, check=True)
+    assert recorded_by_bash(image) == checksum.recorded(image) == hashlib.sha256(b"an image").hexdigest()
+
+
+def test_a_record_of_another_image_ends_the_job(job: Job):
+    """Where the image was not there when the job was rendered; the command to type is one that bash takes."""
     job.image.rename(job.root / "kept")
     job.render()
     (job.root / "kept").rename(job.image)
     value = hashlib.sha256(job.image.read_bytes()).hexdigest()
-    other = hashlib.sha256(b"").hexdigest()
-    checksum.sidecar(job.image).write_text(text.format(sum=value, SUM=value.upper(), other=other))
-    if good:
-        assert job.run().code == 0
-    else:
-        job.refused()
+    checksum.sidecar(job.image).write_text(f"{value}  old-verl-cpu.sif\n")
+    verdict = job.refused("has no SHA-256 sum of verl-cpu.sif")
+    typed = verdict["what_to_do"].removeprefix("record it again: ")
+    assert shlex.split(typed)[-1] == str(job.image)
 
 
 def test_only_the_size_without_verify(job: Job):
@@ -161,14 +213,46 @@ def test_a_job_is_cancelled_while_its_image_is_read(job: Job):
     assert (done.code, done.containers) == (143, [])
 
 
-def test_a_container_that_does_not_start_names_the_image(job: Job):
+FATAL = "FATAL:   container creation failed: mount hook function failure: squashfuse_ll: bad superblock"
+
+
+def verdict_after(job: Job, *lines: str) -> dict:
+    """The verdict where srun ends with 255, and these lines are the job's output."""
     job.render()
-    fatal = "FATAL:   container creation failed: mount hook function failure: squashfuse_ll: bad superblock"
-    done = job.run(f'echo "run directory: x" >"$STUB_LOG/../said"; echo "{fatal}" >>"$STUB_LOG/../said"; exit 255')
-    assert done.code == 20
-    verdict = json.loads((job.project / "outputs/qwen3-4b-grpo/run-77/verdict.json").read_text())
+    said = "; ".join(f'echo {shlex.quote(line)} >>"$STUB_LOG/../said"' for line in ("run directory: x", *lines))
+    assert job.run(f"{said}; exit 255").code != 0
+    return json.loads((job.project / "outputs/qwen3-4b-grpo/run-77/verdict.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [(FATAL, "FATAL: container"), ("ERROR  : Failed to create user namespace", "ERROR : Failed")],
+)
+def test_a_container_that_does_not_start_names_the_image(job: Job, line: str, told: str):
+    verdict = verdict_after(job, "ERROR:   of a module", STARTS, "ERROR: of mine", line, "FATAL:   the next")
     assert (verdict["component"], verdict["kind"], verdict["exit_code"]) == ("setup", "image", 20)
-    assert f"image {job.image} is damaged or cannot be started by apptainer: FATAL: container" in verdict["cause"]
+    assert f"image {job.image} is damaged or cannot be started by apptainer: {told}" in verdict["cause"]
+    assert shlex.split(verdict["what_to_do"].split(";")[0])[-1] == str(job.image)
+
+
+@pytest.mark.parametrize(
+    "lines", [("ERROR:   of a module", STARTS), (STARTS, "ERROR: a line of the trainer", "FATAL worker died")]
+)
+def test_lines_of_others_say_nothing_of_the_image(job: Job, lines: tuple[str, ...]):
+    assert verdict_after(job, *lines)["kind"] == "unrecognised"
+
+
+def test_srun_has_no_file_of_the_job_open(job: Job):
+    checksum.record(job.image)
+    job.render()
+    inside = f'ls -l /proc/self/fd | grep -c "pipe:" >"$STUB_LOG/../pipes"; {DONE}'
+    assert job.run(inside).code == 0
+    with_sum = (job.root / "node" / "pipes").read_text()
+    checksum.sidecar(job.image).unlink()
+    (job.project / "outputs/qwen3-4b-grpo/run-77/verdict.json").unlink()
+    job.render()
+    assert job.run(inside).code == 0
+    assert (job.root / "node" / "pipes").read_text() == with_sum
 
 
 def test_the_stack_of_a_rehearsal_is_compared_in_slurm_alone(job: Job):
