@@ -7,8 +7,11 @@ Standard library only and Python 3.9+: it runs on a bare login node with the che
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
+import shlex
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +35,7 @@ def _parser() -> CommandParser:
         "launch.init",
         "Ask Slurm and the login node what the site looks like, and write cluster.yaml.",
         notes="On a terminal it asks for the partition, the account, the module and the folder of images; Enter "
-        "takes the guess. launch.render lays the file under each job of the folder.",
+        "takes the guess, Ctrl-D all that are left. launch.render lays the file under each job of the folder.",
         examples=[f"python -m launch.init --yes -o {_FILE}", "python -m launch.init --yes -o - | less"],
         exit_codes={
             0: "written",
@@ -58,6 +61,8 @@ def _output_problem(output: str, *, force: bool) -> str | None:
     try:
         if path.is_dir():
             return f"-o {output}: is a folder; name a file in it"
+        if path.exists() and not path.is_file():
+            return f"-o {output}: is no regular file; use another name, or - for standard output"
         if not path.resolve().parent.is_dir():
             return f"-o {output}: there is no folder {path.parent}; make it, or use another"
         if path.exists() and not force:
@@ -68,53 +73,77 @@ def _output_problem(output: str, *, force: bool) -> str | None:
 
 
 def _write(output: str, text: str) -> None:
-    """Write the file in one step; a link stays, and its target is written."""
+    """Write the file in one step; a link stays, and its target is written; one that was there keeps its mode."""
     path = Path(output).resolve()
     part = path.with_name(f".{path.name}.{os.getpid()}")
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666 if mode is None else 0o600)
     try:
-        part.write_text(text, encoding="utf-8")
+        with os.fdopen(opened, "w", encoding="utf-8") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(text)
         part.replace(path)
     finally:
         if part.exists():
             part.unlink()
 
 
-def _asked(question: str, guess: str, allowed: Sequence[str] = ()) -> str:
-    """The answer on the terminal; Enter, or the end of the input, takes the guess."""
-    while True:
+class _Terminal:
+    """Asks on standard error. Enter takes the guess, the end of the input (Ctrl-D) all that are left."""
+
+    def __init__(self) -> None:
+        self._ended = False
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")
+
+    def asked(self, question: str, guess: str, allowed: Sequence[str] = ()) -> str:
+        """The answer, one of `allowed` where it names any."""
         choices = f" ({', '.join(allowed[:12])})" if allowed else ""
-        print(escaped(f"{question}{choices} [{guess or 'none'}]: "), end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        answer = line.strip() or guess
-        if not line or not allowed or answer in (*allowed, guess):
-            return answer
-        print(escaped(f"{answer} is none of {', '.join(allowed)}"), file=sys.stderr)
+        while not self._ended:
+            print(escaped(f"{question}{choices} [{guess or 'none'}]: "), end="", file=sys.stderr, flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                self._ended = True
+                print(file=sys.stderr)
+            answer = line.strip() or guess
+            if not line.strip().isprintable():  # bytes that are no UTF-8 come as surrogates
+                print("an answer is text in UTF-8 without control characters", file=sys.stderr)
+            elif not allowed or answer in (*allowed, guess):
+                return answer
+            else:
+                print(escaped(f"{answer} is none of {', '.join(allowed)}"), file=sys.stderr)
+        return guess
 
 
 def _questions(site: Site, choice: Choice) -> Choice:
     """The choice after what the user answers."""
-    partition = _asked("partition", choice.partition.name, [one.name for one in open_partitions(site, choice)])
+    asked = _Terminal().asked
+    partitions = [one.name for one in open_partitions(site, choice)] or [one.name for one in site.partitions]
+    partition = asked("partition", choice.partition.name, partitions)
     if partition != choice.partition.name:
         choice = choose(site, partition)
-    account = _asked("account", choice.account or "", accounts_for(site, choice.partition))
+    account = asked("account", choice.account or "", accounts_for(site, choice.partition))
     if account != (choice.account or ""):
         choice.account, choice.account_why = account, "named by you"
     modules = [one.name for one in site.modules or []]
-    module = _asked("module that brings apptainer or singularity (- for none)", choice.module or "")
+    module = asked("module that brings apptainer or singularity (- for none)", choice.module or "")
     if module == "-":
         choice.module, choice.module_why, choice.runtime = None, "none, as you said", "auto"
     elif module and module != choice.module:
         found = next((one for one in site.modules or [] if one.name == module), None)
         choice.module, choice.runtime = module, found.runtime if found else "auto"
         choice.module_why = "named by you" + (f"; `module avail` lists {', '.join(modules)}" if modules else "")
-    folder = _asked("folder of images, which all nodes see", IMAGE_FOLDER).rstrip("/")
+    folder = asked("folder of images, which all nodes see", IMAGE_FOLDER).rstrip("/")
     if folder and folder != IMAGE_FOLDER:
         choice.image_folder = folder
     return choice
 
 
 def _next(output: str) -> str:
-    site = "" if output == _FILE else f" --site {output}"
+    # --site none is no file, and -x would be an option.
+    path = f"./{output}" if output == "none" or output.startswith("-") else output
+    site = "" if output == _FILE else f" --site {shlex.quote(path)}"
     return f"python -m launch.render --template grpo --rehearse{site}"
 
 

@@ -2,16 +2,12 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from recorded_sites import SITES, put_programs
+from recorded_sites import ROOT, SITES, init
 
 from launch.config import load_job
 from launch.config.cluster import Container
@@ -19,45 +15,7 @@ from launch.config.services import Rehearsal
 from launch.config.yaml_text import parse_yaml
 from launch.site.cluster_yaml import CPU_IMAGE, IMAGE, IMAGE_FOLDER
 
-ROOT = Path(__file__).resolve().parents[2]
 ALL = sorted(path.name for path in SITES.iterdir() if path.is_dir())
-
-
-@dataclass(frozen=True)
-class Done:
-    """A run of the command in an empty folder; `data` is what the file holds."""
-
-    code: int
-    out: str
-    err: str
-    text: str = ""
-
-    @property
-    def data(self) -> dict[str, Any]:
-        data = parse_yaml(self.text)
-        assert isinstance(data, dict)
-        return data
-
-
-def init(folder: Path, site: str | Path, *options: str, **environment: str) -> Done:
-    programs = put_programs(folder / "programs")
-    work = folder / "work"
-    work.mkdir(exist_ok=True)
-    variables = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "launch.init", *options],
-        cwd=work,
-        env={**variables, "SITE": str(SITES / site), **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    written = work / "cluster.yaml"
-    return Done(
-        done.returncode, done.stdout, done.stderr, written.read_text(encoding="utf-8") if written.exists() else ""
-    )
 
 
 def test_the_names_of_images_are_those_of_a_job() -> None:
@@ -162,76 +120,6 @@ def test_no_password_of_a_proxy_is_written(tmp_path: Path) -> None:
     assert "http_proxy=http://***@proxy:3128, https_proxy=***@proxy:3128" in done.text
     assert "s3cr3t" not in done.text + done.out + done.err
     assert "ss@" not in done.text + done.out + done.err
-
-
-@pytest.mark.parametrize(
-    ("answers", "cluster", "image"),
-    [
-        ("\n\n\n\n", {"partition": "gpu", "account": "ml_lab", "modules": ["apptainer/1.2.5"]}, None),
-        (
-            "nope\ngpu-devel\nastro_cpu\n-\n/data/my images/\n",
-            {"partition": "gpu-devel", "account": "astro_cpu", "modules": None},
-            "/data/my images/verl-0.9.1.sif",
-        ),
-        ("\x04", {"partition": "gpu", "account": "ml_lab", "modules": ["apptainer/1.2.5"]}, None),
-    ],
-    ids=["enter", "answers", "end-of-input"],
-)
-def test_questions_on_a_terminal(answers: str, cluster: dict[str, Any], image: str | None, tmp_path: Path) -> None:
-    init(tmp_path, "lmod-a100", "-o", "-")  # makes the programs
-    environment = {"PATH": f"{tmp_path}/programs:/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    master, slave = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "launch.init"],
-        cwd=tmp_path / "work",
-        env={**environment, "SITE": str(SITES / "lmod-a100")},
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-    ) as process:
-        os.close(slave)
-        said = b""
-        for line in answers.splitlines(keepends=True):
-            while not said.endswith(b"]: "):
-                said += os.read(master, 1024)
-            said += b"\n"
-            os.write(master, line.encode())
-        with suppress(OSError):  # the terminal is gone with the process
-            while answers != "\x04" or said.count(b"]: ") < 4:
-                if not (data := os.read(master, 1024)):
-                    break
-                said += data
-                if answers == "\x04" and said.endswith(b"]: "):
-                    os.write(master, b"\x04")
-        assert process.wait(20) == 0, said
-    os.close(master)
-    data = parse_yaml((tmp_path / "work/cluster.yaml").read_text(encoding="utf-8"))
-    assert {name: data["cluster"].get(name) for name in cluster} == cluster
-    assert (data.get("container") or {}).get("image") == image
-    if image is not None:
-        assert b"nope is none of standard, gpu" in said
-        assert data["rehearsal"] == {"image": "/data/my images/verl-cpu.sif"}
-
-
-def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
-    first = init(tmp_path, "debian-24.11")
-    again = init(tmp_path, "lmod-a100")
-    assert (again.code, again.text) == (1, first.text)
-    assert again.err.startswith("error: -o cluster.yaml: exists; use --force")
-    forced = init(tmp_path, "lmod-a100", "--force")
-    assert forced.code == 0
-    assert forced.text != first.text
-
-
-def test_a_link_stays_and_its_target_is_written(tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "elsewhere.yaml").write_text("")
-    (tmp_path / "work" / "cluster.yaml").symlink_to("../elsewhere.yaml")
-    assert init(tmp_path, "debian-24.11", "--force").code == 0
-    assert (tmp_path / "work" / "cluster.yaml").is_symlink()
-    assert "partition: gpu" in (tmp_path / "elsewhere.yaml").read_text(encoding="utf-8")
-    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["cluster.yaml"]
 
 
 def test_to_standard_output(tmp_path: Path) -> None:
