@@ -12,6 +12,7 @@ from launch.finding import Finding, error, warning
 from launch.image_stack import JobImage, JobStack, begins_as_sif
 from singularity.agreement import differences
 from singularity.checksum import sidecar, verify
+from singularity.labels import PACKAGE
 from singularity.sif import ImageDamaged
 from singularity.toolkit import content_hash
 
@@ -61,9 +62,12 @@ def _damaged(image: JobImage, damaged: ImageDamaged) -> Finding:
 
 
 def _packages(image: JobImage, said: JobStack) -> Iterator[Finding]:
-    """Labels tell some packages only: what they do not tell, the job compares before Ray starts."""
-    told = image.found.packages if image.found else {}
-    others = [one for one in differences(said.stack, told) if one.found is not None]
+    """An image of singularity.build names every package in its labels; one without is compared in the job,
+    before Ray starts."""
+    found = image.found
+    told = found.packages if found else {}
+    complete = found is not None and any(name.startswith(PACKAGE) for name in found.labels)
+    others = [one for one in differences(said.stack, told) if complete or one.found is not None]
     if others:
         shown = "; ".join(map(str, others[:_SHOWN])) + (f"; {len(others)} in all" if len(others) > _SHOWN else "")
         yield error(

@@ -1,5 +1,6 @@
 """The image of a job, looked at on the login node: whole, the recorded one, and of the stack that is asked for."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -220,14 +221,30 @@ def test_an_engine_that_the_stack_lacks(tmp_path: Path):
     assert found(tmp_path, *given[:2]) == []
 
 
+def with_packages(project: Path, packages: dict[str, str]) -> None:
+    labels = {f"launcher.package.{name}": version for name, version in packages.items()}
+    write_sif(project / "images" / "verl-cpu.sif", {"launcher.stack": "cpu", **labels})
+
+
 def test_packages_of_the_labels_are_those_of_the_stack(tmp_path: Path):
     wanted = load_stack("cpu").pins
-    labels = {"launcher.stack": "cpu", "launcher.package.ray": wanted["ray"], "launcher.package.torch": "1.0"}
-    write_sif(tmp_path / "images" / "verl-cpu.sif", labels)
+    with_packages(tmp_path, wanted)
+    assert found(tmp_path, rehearse=True) == []
+    with_packages(tmp_path, {**wanted, "torch": "1.0"})
     finding = only(tmp_path, rehearse=True)
     assert (finding.id, finding.severity) == ("image-packages", "error")
     assert f"torch 1.0, the stack has {wanted['torch']}" in finding.message
     assert "ray" not in finding.message.replace("array", "")
+
+
+def test_a_package_that_the_labels_lack_is_missing(tmp_path: Path):
+    wanted = load_stack("cpu").pins
+    with_packages(tmp_path, {name: version for name, version in wanted.items() if name != "ray"})
+    assert f"says: ray is missing, the stack has {wanted['ray']}" in only(tmp_path, rehearse=True).message
+    with_packages(tmp_path, {"ray": wanted["ray"]})
+    message = only(tmp_path, rehearse=True).message
+    assert message.count("is missing") == 5
+    assert message.endswith(f"; {len(wanted) - 1} in all")
 
 
 @pytest.mark.parametrize(("label", "severity"), [("verl-0.9.1", "warning"), ("cpu", None)])
@@ -275,3 +292,19 @@ def test_the_toolkit_in_the_image_runs_the_job(tmp_path: Path):
     assert "${oc.env:LAUNCH_TOOLKIT}/reward/client.py" in rest
     assert f"--bind {toolkit}\n" not in rest
     assert toolkit not in rest
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_an_image_beside_an_odd_record_or_in_the_place_of_a_pipe_is_an_error(kind: str, tmp_path: Path):
+    image = tmp_path / "images" / "x.sif"
+    image.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(image)
+    else:
+        write_sif(image)
+        image.with_name("x.sif.sha256").mkdir()
+    job = load_job("grpo", None, ["container.image=images/x.sif"])
+    found = job_image(job, tmp_path, rehearse=False)
+    assert found.damaged is not None
+    said = job_stack(job, found, rehearse=False)
+    assert any(finding.severity == "error" for finding in check_image(job, found, said))
