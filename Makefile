@@ -71,7 +71,7 @@ bench-convert: setup  ## how quickly a checkpoint is merged, beside verl's merge
 	@.venv/bin/python tests/bench/convert/run.py $(BENCH_ARGS)
 
 docs: setup  ## write the pages of docs/ that are made of the code: commands, the job, stacks
-	@.venv/bin/python tests/docs/reference.py; .venv/bin/python tests/docs/stacks_page.py
+	@.venv/bin/python tests/docs/reference.py && .venv/bin/python tests/docs/stacks_page.py
 
 lint: setup system-packages  ## ruff, mypy, shellcheck (scripts and a rendered job)
 	@.venv/bin/python tests/lint.py

@@ -11,7 +11,7 @@ from pathlib import Path
 from launch.config import Job
 from launch.sizing.gpus import Gpu
 from singularity.image import Image, read_image
-from singularity.sif import MAGIC, MAGIC_AT, ImageDamaged
+from singularity.sif import MAGIC, MAGIC_AT, ImageDamaged, open_image
 from singularity.stack import Ability, Stack, StackError, load_stack, stack_names, stack_of_verl
 
 
@@ -93,9 +93,9 @@ def job_image(job: Job, project: Path, *, rehearse: bool) -> JobImage:
 def begins_as_sif(path: Path) -> bool:
     """Whether a file has the magic of a SIF."""
     try:
-        with path.open("rb") as stream:
+        with open_image(path) as stream:
             return stream.read(MAGIC_AT + len(MAGIC))[MAGIC_AT:] == MAGIC
-    except OSError:
+    except (OSError, ImageDamaged):
         return False
 
 

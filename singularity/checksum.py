@@ -51,16 +51,17 @@ def recorded(path: Path) -> str | None:
     """The recorded SHA-256 of an image in lower case; None: none is recorded.
 
     Raises:
-        OSError: the record cannot be read.
-        ImageDamaged: it says nothing of this image, or is no record; it is never passed over.
+        ImageDamaged: it cannot be read, says nothing of this image, or is no record; it is never passed over.
     """
     file = sidecar(Path(path))
     remedy = f"record it again: python -m singularity.inspect --record {shown(path)}"
+    if not os.path.lexists(file):
+        return None
     try:
         with open_image(file) as stream:
             content = stream.read(_MOST + 1)
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        raise ImageDamaged(file, f"cannot be read: {error.strerror or error}", remedy) from error
     if len(content) > _MOST:
         raise ImageDamaged(file, f"more than {_MOST} bytes, too long for a list of checksums", remedy)
     lines = [line.strip("\r") for line in content.decode("utf-8", "surrogateescape").split("\n")]

@@ -39,6 +39,7 @@ BASE_PACKAGES = "/opt/base-packages.txt"  # what the base had, as constraints fo
 SETTINGS = "/mnt"  # every Debian and Ubuntu has it, and an unprivileged build cannot make a place for a mount
 _BASE = re.compile(r"(?P<bootstrap>[a-z][a-z0-9-]*)://(?P<reference>\S(?:.*\S)?)")
 _LOCAL = ("localimage", "docker-archive", "oci-archive", "oci")
+_DIGEST = re.compile(r"@[a-z0-9]+:[0-9a-f]{32,}$")  # of an image: name:tag@sha256:...
 _KNOWN = ("docker", "library", "oras", "shub", "docker-daemon", *_LOCAL)
 
 
@@ -101,14 +102,16 @@ def split_base(base: str) -> tuple[str, str]:
     bootstrap, reference = found["bootstrap"], found["reference"]
     if not reference.isprintable() or "{{" in reference or "}}" in reference or "#" in reference:
         raise DefinitionError(f"--from {base!r}: a definition cannot hold '{{{{', '#' or control characters there")
-    if bootstrap not in _LOCAL and re.match(r"[^/@]*:[^/@]*@", reference):
-        shown = f"{bootstrap}://...@{reference.partition('@')[2]}"
+    if bootstrap not in _LOCAL and "@" in _DIGEST.sub("", reference):
+        shown = f"{bootstrap}://...@{reference.rpartition('@')[2]}"
         raise DefinitionError(
-            f"--from {shown}: a password would be kept in the image; set APPTAINER_DOCKER_USERNAME and"
+            f"--from {shown}: a password or token would be kept in the image; set APPTAINER_DOCKER_USERNAME and"
             " APPTAINER_DOCKER_PASSWORD (SINGULARITY_... for SingularityCE), or log in: apptainer remote login"
         )
     if bootstrap in _LOCAL:
-        reference = str(Path(reference).absolute())
+        reference = str(Path(reference).expanduser().absolute())
+    elif " " in reference:
+        raise DefinitionError(f"--from {base!r}: an address holds no blanks")
     return bootstrap, reference
 
 

@@ -115,7 +115,7 @@ def _sandbox_labels(path: Path) -> dict[str, str]:
             data: Any = json.loads(stream.read(_MOST))
     except FileNotFoundError:
         return {}
-    except (ValueError, RecursionError) as wrong:
+    except (OSError, ValueError, RecursionError) as wrong:
         raise ImageDamaged(path, f".singularity.d/labels.json: {wrong}") from None
     return {str(name): str(value) for name, value in data.items()} if isinstance(data, dict) else {}
 

@@ -16,6 +16,9 @@ _NOT_FOR_A_BUILD = re.compile(
     r"|WRITABLE|WRITABLE_TMPFS|OVERLAY|OVERLAYIMAGE|FAKEROOT|NOTEST|FORCE|UPDATE|SANDBOX|SECTION|HOME|WORKDIR))"
 )
 _HOST_PYTHON = re.compile(r"PYTHON.*|PIP_.*|_?CONDA.*|VIRTUAL_ENV.*")
+_VERSION = re.compile(
+    r"^(\S*(?:apptainer|singularity)\S*)\D+?(\d{1,6}(?:\.\d{1,6})*)", re.MULTILINE | re.IGNORECASE
+)
 
 
 class RuntimeMissing(RuntimeError):
@@ -49,11 +52,15 @@ def find_runtime(wanted: Literal["auto", "apptainer", "singularity"], environ: M
         RuntimeMissing: there is none, or it does not say its version.
     """
     names: tuple[RuntimeName, ...] = ("apptainer", "singularity") if wanted == "auto" else (wanted,)
+    broken: RuntimeMissing | None = None
     for name in names:
         path = shutil.which(name, path=environ.get("PATH"))
         if path:
-            return _asked(name, path)
-    raise RuntimeMissing(
+            try:
+                return _asked(name, path)
+            except RuntimeMissing as missing:
+                broken = broken or missing
+    raise broken or RuntimeMissing(
         f"no {' or '.join(names)} in PATH of this machine; load its module first (module avail singularity), or"
         " build where it is: --print-def shows the definition, which every such program takes"
     )
@@ -61,7 +68,9 @@ def find_runtime(wanted: Literal["auto", "apptainer", "singularity"], environ: M
 
 def _asked(name: RuntimeName, path: str) -> Runtime:
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RuntimeMissing(f"{path} --version: {error}; name another program with --runtime") from error
     runtime = parse_version(name, path, done.stdout)
@@ -74,7 +83,9 @@ def _asked(name: RuntimeName, path: str) -> Runtime:
 def parse_version(name: RuntimeName, path: str, said: str) -> Runtime | None:
     """What `--version` tells: "apptainer version 1.4.5", "singularity-ce version 4.1.2-jammy",
     "SingularityPRO version 3.11-8.el8", "singularity version 3.8.7"; None where it is something else."""
-    found = re.search(r"^(\S*(?:apptainer|singularity)\S*)\D+?(\d+(?:\.\d+)*)", said, re.MULTILINE | re.IGNORECASE)
+    found = re.search(
+        r"^(\S*(?:apptainer|singularity)\S*)\D+?(\d{1,6}(?:\.\d{1,6})*)", said, re.MULTILINE | re.IGNORECASE
+    )
     if not found:
         return None
     called = found[1].lower()

@@ -16,7 +16,7 @@ from converters.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SECTION = README[README.index("\n## The model\n") : README.index("\n## What happens in a job\n")]
+SECTION = README[README.index("\n## The model\n") : README.index("\n## The image\n")]
 
 
 def test_the_commands(unpacked: Recorded, tmp_path: Path) -> None:

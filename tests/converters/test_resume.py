@@ -311,7 +311,7 @@ def test_a_folder_that_is_not_there_is_told_as_such(tmp_path: Path, capsys: pyte
     ]
     (tmp_path / "file").write_text("")
     assert main([str(tmp_path / "file")]) == 1
-    assert f"Not a directory: '{tmp_path}/file'" in capsys.readouterr().err
+    assert f"{tmp_path}/file: Not a directory" in capsys.readouterr().err
 
 
 def test_a_name_out_of_a_checkpoint_cannot_pass_for_another_line(

@@ -20,7 +20,7 @@ export SITE={shlex.quote(str(SITES / "debian-24.11"))} PATH=$PWD/site:$PATH
 python() {
   case "$*" in
   "-m singularity.build --stack "*" -o "*)
-    command python -m singularity.build --stack "$4" --print-def >image.def
+    command python "$@" --print-def >image.def
     [[ -r $6 ]]
     ;;
   *) command python "$@" ;;

@@ -5,9 +5,9 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
-import pip
 import pytest
 import tomllib
 
@@ -141,7 +141,8 @@ def test_the_post_of_a_gpu_stack_for_real_over_a_stub_of_a_base(tmp_path: Path) 
     _wheel(wheels, "conflicts", "1.0", requires="basething>=2")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
     (site,) = (root / "venv").glob("lib/python*/site-packages")
-    shutil.copytree(Path(pip.__file__).parent, site / "pip")
+    # Not imported, nor looked for: setuptools then leaves distutils to this process for good, and other tests need it.
+    shutil.copytree(str(metadata.distribution("pip").locate_file("pip")), site / "pip")
     python = root / "venv" / "bin" / "python3"
     settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     environ = {"PATH": f"{python.parent}:/usr/bin:/bin", **settings}
@@ -167,3 +168,29 @@ def test_the_post_of_a_gpu_stack_for_real_over_a_stub_of_a_base(tmp_path: Path) 
     listed = run([str(python), "-m", "pip", "freeze"]).stdout.split()
     assert {"basething==1.0", "fits==1.0", "verl==0.6.1"} <= set(listed)
     assert "conflicts==1.0" not in listed
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "docker://SECRETTOKEN@reg.example/x",
+        "docker://u:p/w@host/x:1",
+        "oras://bob:pw@host/x",
+        "docker://u:pw@host/x@sha256:" + "a" * 64,
+    ],
+)
+def test_no_password_or_token_of_a_base_is_kept(base: str) -> None:
+    with pytest.raises(DefinitionError, match="would be kept in the image") as refused:
+        split_base(base)
+    assert not [word for word in ("SECRETTOKEN", "p/w", "pw@") if word in str(refused.value)]
+
+
+@pytest.mark.parametrize("name", ["python:3.12", "h:5000/verl:1"])
+def test_a_digest_is_no_password(name: str) -> None:
+    reference = f"{name}@sha256:{'0' * 64}"
+    assert split_base(f"docker://{reference}") == ("docker", reference)
+
+
+def test_the_home_folder_of_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert split_base("localimage://~/x.sif") == ("localimage", "/home/me/x.sif")

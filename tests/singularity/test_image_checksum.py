@@ -202,3 +202,17 @@ def test_a_file_that_is_replaced_while_it_is_read_is_an_error(image: Path) -> No
     with pytest.raises(ImageDamaged, match="it changed while it was read"):
         record(image, replace)
     assert recorded(image) is None
+
+
+@pytest.mark.parametrize("kind", ["folder", "loop", "nowhere", "pipe"])
+def test_a_record_that_cannot_be_read_is_never_passed_over(tmp_path: Path, kind: str):
+    image, file = tmp_path / "x.sif", tmp_path / "x.sif.sha256"
+    image.write_bytes(b"x")
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(file.name if kind == "loop" else "nowhere")
+    with pytest.raises(ImageDamaged, match=r"x\.sif\.sha256"):
+        recorded(image)
