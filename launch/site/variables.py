@@ -17,8 +17,15 @@ def proxies(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_password(url: str) -> str:
-    """Everything before the last @ is taken for a secret: a password may hold a / or an @ itself."""
-    return re.sub(r"^(\s*[A-Za-z][A-Za-z0-9+.-]*://)?.*@", r"\1***@", url, flags=re.DOTALL)
+    """Scheme, host and port: everything before the last @ is taken for a secret, since a password may hold a / or
+    an @ itself, and so is what follows the first ? or #, whichever part of the URL that is."""
+    scheme, rest = "", url
+    if found := re.match(r"\s*[A-Za-z][A-Za-z0-9+.-]*://", url):
+        scheme, rest = found[0], url[found.end() :]
+    told, _, after = rest.replace("#", "?").partition("?")
+    if "@" in after:  # of a password with a ? in it, or of a query: the host is not known
+        return f"{scheme}***"
+    return scheme + re.sub(r".*@", "***@", told, flags=re.DOTALL)
 
 
 def folders(environment: Mapping[str, str]) -> dict[str, str]:

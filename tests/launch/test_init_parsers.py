@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import time
 from pathlib import Path
 
@@ -143,6 +144,11 @@ def test_a_password_is_hidden() -> None:
     assert without_password("http://proxy:3128") == "http://proxy:3128"
     assert without_password("http://u:p@proxy:3128/") == "http://***@proxy:3128/"
     assert without_password("u:p@proxy") == "***@proxy"
+    assert without_password("bob:pw@host:3128?token=t#f") == "***@host:3128"
+    assert without_password("http://host:3128/?token=t") == "http://host:3128/"
+    assert without_password("http://host:3128#t") == "http://host:3128"
+    assert without_password("http://bob:p?w@host:3128") == "http://***"
+    assert without_password("http://host:3128/?a=b@token") == "http://***"
     assert proxies({"HTTP_PROXY": "http://a", "no_proxy": "b,c", "ftp_proxy": "d"}) == {
         "http_proxy": "http://a",
         "no_proxy": "b,c",
@@ -152,7 +158,16 @@ def test_a_password_is_hidden() -> None:
 @unhurried
 @given(st.text(), st.text(), st.sampled_from(["http://", "socks5h://", ""]))
 def test_no_part_of_a_password_is_left(user: str, password: str, scheme: str) -> None:
-    assert without_password(f"{scheme}{user}:{password}@proxy:1") in (f"{scheme}***@proxy:1", "***@proxy:1")
+    shown = without_password(f"{scheme}{user}:{password}@proxy:1")
+    named = re.match(r"\s*[A-Za-z][A-Za-z0-9+.-]*://", f"{scheme}{user}:{password}")
+    assert shown.removeprefix(named[0] if named else "") in ("***@proxy:1", "***")
+
+
+@unhurried
+@given(st.text(), st.sampled_from(["http://", "socks5h://", ""]), st.sampled_from("?#"))
+def test_no_part_of_a_query_is_left(secret: str, scheme: str, mark: str) -> None:
+    shown = without_password(f"{scheme}bob:pw@proxy:1/{mark}token={secret}")
+    assert shown in (f"{scheme}***@proxy:1/", f"{scheme}***")
 
 
 def test_modules_in_the_order_of_use() -> None:

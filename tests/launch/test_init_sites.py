@@ -115,9 +115,14 @@ def test_hostile_output_stays_text(tmp_path: Path) -> None:
 
 
 def test_no_password_of_a_proxy_is_written(tmp_path: Path) -> None:
-    proxies = {"http_proxy": "http://me:s3cr3t/p@ss@proxy:3128", "HTTPS_PROXY": "me:s3cr3t@proxy:3128"}
+    proxies = {
+        "http_proxy": "http://me:s3cr3t/p@ss@proxy:3128",
+        "HTTPS_PROXY": "me:s3cr3t@proxy:3128",
+        "all_proxy": "http://proxy:1/?token=s3cr3t",
+    }
     done = init(tmp_path, "tcl-singularitypro", "--json", **proxies)
     assert "http_proxy=http://***@proxy:3128, https_proxy=***@proxy:3128" in done.text
+    assert "all_proxy=http://proxy:1/." in done.text
     assert "s3cr3t" not in done.text + done.out + done.err
     assert "ss@" not in done.text + done.out + done.err
 
