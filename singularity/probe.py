@@ -2,20 +2,23 @@
 
 import json
 import os
+import selectors
 import shutil
-import signal
 import subprocess
+import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from singularity import installed
+from singularity.running import end_session
 
 _PROGRAMS = ("apptainer", "singularity")
 _MOST_OUTPUT, _MOST_ERRORS = 8 << 20, 1 << 20  # bytes
+_GRACE_S = 2.0  # for the container program to take its mounts away
+_QUIET_S = 0.2  # without output after the end of the process: nothing more comes
 # Of its settings in the environment: places for its files, and keys of encrypted images. The rest would bring
 # folders and variables of this machine into the image.
 _KEPT = ("CACHEDIR", "TMPDIR", "CONFIGDIR", "ENCRYPTION_PASSPHRASE", "ENCRYPTION_PEM_PATH")
@@ -86,31 +89,39 @@ def _run(command: list[str], script: Path, timeout_s: float) -> tuple[bytes, byt
             )
         except OSError as wrong:
             raise ProbeError(f"{command[0]}: {wrong.strerror}") from wrong
-    with process, ThreadPoolExecutor(2) as pool:
-        try:
-            output = pool.submit(_drain, process, process.stdout, _MOST_OUTPUT)
-            errors = pool.submit(_drain, process, process.stderr, _MOST_ERRORS)
-            code = process.wait(timeout_s)
-            return output.result(), errors.result(), code
-        except subprocess.TimeoutExpired:
-            raise ProbeError(f"no answer within {timeout_s:g} s; give it more: --timeout SECONDS") from None
-        finally:
-            _end(process)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        with process.stdout as out, process.stderr as err:
+            parts = _drained(process, {out.fileno(): _MOST_OUTPUT, err.fileno(): _MOST_ERRORS}, timeout_s)
+    finally:
+        end_session(process, _GRACE_S)  # and what it started, such as the process that mounts the image
+    output, errors = parts
+    if process.poll() is None:
+        raise ProbeError(f"{command[0]} cannot be ended: its file system may not answer")
+    return output, errors, process.returncode
 
 
-def _drain(process: "subprocess.Popen[bytes]", stream: IO[bytes] | None, most: int) -> bytes:
-    assert stream is not None
-    content = stream.read(most + 1)
-    if len(content) > most:
-        _end(process)
-    return content
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End it and what it started, such as the process that mounts the image."""
-    for sign, grace_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-            return
+def _drained(process: "subprocess.Popen[bytes]", most: Mapping[int, int], timeout_s: float) -> list[bytes]:
+    """What each pipe brings until the process ends, or one brings more than its share."""
+    deadline = time.monotonic() + timeout_s
+    parts = {pipe: bytearray() for pipe in most}
+    with selectors.DefaultSelector() as selector:
+        for pipe in most:
+            selector.register(pipe, selectors.EVENT_READ)
+        # A child of the process may hold the pipes after its end.
+        while selector.get_map() and not (process.poll() is not None and not selector.select(_QUIET_S)):
+            for key, _ in selector.select(max(0.0, min(_QUIET_S, deadline - time.monotonic()))):
+                data = os.read(key.fd, 1 << 16)
+                parts[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+            if any(len(part) > most[pipe] for pipe, part in parts.items()):
+                return [bytes(part) for part in parts.values()]
+            if time.monotonic() > deadline:
+                raise ProbeError(f"no answer within {timeout_s:g} s; give it more: --timeout SECONDS")
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise ProbeError(f"no answer within {timeout_s:g} s; give it more: --timeout SECONDS") from None
+    return [bytes(part) for part in parts.values()]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 _TAIL = 64 * 1024  # bytes of output that are kept
 _GRACE_S = 20.0  # for a build to clean up after SIGTERM
+_LEFT_S = 2.0  # for what a program left running
+_QUIET_S = 0.2  # without output after the end of the program: nothing more comes
 _HIDDEN = b"****"
 
 
@@ -76,12 +79,13 @@ def run_program(
             os.close(writing)
             writing = -1
             try:
-                while data := _read(reading):
+                while not _ended(program, reading) and (data := _read(reading)):
                     relay.take(data)
                 code = program.wait()
             except BaseException:
-                _end(program)
+                end_session(program, _GRACE_S)
                 raise
+            end_session(program, _LEFT_S)
         relay.end()
     finally:
         os.close(reading)
@@ -99,23 +103,32 @@ def _read(descriptor: int) -> bytes:
         raise
 
 
-def _end(program: "subprocess.Popen[bytes]") -> None:
-    """SIGTERM to the program's session, SIGKILL to what is left of it after a while."""
-    for name, patience_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, 5.0)):
-        if not _signalled(program, name):
+def _ended(program: "subprocess.Popen[bytes]", reading: int) -> bool:
+    """Whether the program ended and said all; waits for something to read. What it started may hold the pipe."""
+    while not select.select([reading], [], [], _QUIET_S)[0]:
+        # Asked in this order: what it said before its end is there by now.
+        if program.poll() is not None and not select.select([reading], [], [], 0)[0]:
+            return True
+    return False
+
+
+def end_session(program: "subprocess.Popen[bytes]", patience_s: float) -> None:
+    """SIGTERM to the program's session, SIGKILL to what is left of it after `patience_s` seconds."""
+    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
+        deadline = time.monotonic() + wait_s
+        left = _signalled(program, number)
+        while left and time.monotonic() < deadline:
+            time.sleep(0.02)
+            left = _signalled(program, 0)
+        if not left:
             return
-        deadline = time.monotonic() + patience_s
-        while time.monotonic() < deadline:
-            time.sleep(0.05)
-            if not _signalled(program, 0):
-                return
 
 
 def _signalled(program: "subprocess.Popen[bytes]", number: int) -> bool:
-    """Send a signal to all of it (0: none); False where nothing of it is left."""
+    """Send a signal to all of it (0: none); False where nothing is left of it, or nothing of ours."""
     program.poll()
     try:
         os.killpg(program.pid, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     return True

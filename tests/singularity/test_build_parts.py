@@ -268,6 +268,14 @@ def test_output_passes_through_without_its_secrets() -> None:
     assert done.stdout == "Finished(code=3, said='a **** b\\ntail s3c')\n"
 
 
+def test_a_child_that_outlives_a_program_holds_nothing_up() -> None:
+    command = [sys.executable, "-c", _RUN, "none", "sh", "-c", "sleep 60 & echo said; exit 3"]
+    begun = time.monotonic()
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "Finished(code=3, said='said\\n')\n"
+    assert time.monotonic() - begun < 5
+
+
 def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
     script = f"trap '' TERM; sleep 300 & echo $! >{tmp_path}/pid; trap 'exit 0' TERM; echo ready >&2; wait"
     command = [sys.executable, "-c", _RUN, "none", "sh", "-c", script]

@@ -324,6 +324,32 @@ def test_a_slow_image_is_ended_with_what_it_started(
     assert not state.exists() or "Z (zombie)" in state.read_text()
 
 
+def test_a_child_that_takes_no_sigterm_and_holds_the_pipe(
+    image: Path,
+    program: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(probe, "_GRACE_S", 0.3)
+    program(f"/bin/sh -c 'trap \"\" TERM; echo $$ >{tmp_path}/pid; while :; do /bin/sleep 0.1; done' & wait")
+    begin = time.monotonic()
+    code, data = asked(capsys, image, "--run", "--timeout", "0.3")
+    assert (code, "no answer within 0.3 s" in data["problems"][0]) == (1, True)
+    assert time.monotonic() - begin < 6
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/status")
+    assert not state.exists() or "Z (zombie)" in state.read_text()
+
+
+def test_a_child_that_outlives_the_answer(
+    image: Path, program: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program("/bin/sleep 60 &\n" + answering(dict(STACK.pins)))
+    begin = time.monotonic()
+    assert asked(capsys, image, "--run")[0] == 0
+    assert time.monotonic() - begin < 5
+
+
 def test_run_without_a_program(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, data = asked(capsys, image, "--run")
     assert code == 1
