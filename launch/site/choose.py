@@ -123,7 +123,7 @@ def choose(site: Site, named: str | None = None) -> Choice:
     """The guess for a site, for the partition `named` or the one that fits best.
 
     That is the default one if it has GPUs, else the one with most GPUs of one type that is up and open to the
-    user; hidden ones and those for an hour or less come last.
+    user; those with slices of GPUs (MIG) only, hidden ones and those for an hour or less come last.
 
     Raises:
         KeyError: there is no partition `named`.
@@ -151,13 +151,13 @@ def _names(site: Site) -> set[str]:
 
 def _best(site: Site, closed: dict[str, str]) -> tuple[slurm.Partition, str]:
     default = next((one for one in site.partitions if one.default), None)
-    if default is not None and default.name not in closed and gpu_nodes(default).gpus:
-        return default, "the default partition, and it has GPUs"
 
-    def rank(one: slurm.Partition) -> tuple[bool, bool, bool, int]:
-        limit = slurm.seconds(one.limit)
-        shown = one.settings.get("Hidden") != "YES"
-        return one.name not in closed, shown, limit is None or limit > _SHORT, all_gpus(gpu_nodes(one))
+    def rank(one: slurm.Partition) -> tuple[bool, bool, bool, bool, bool, int]:
+        limit, nodes = slurm.seconds(one.limit), gpu_nodes(one)
+        first = one is default and one.name not in closed  # whatever its limit
+        shown, whole = one.settings.get("Hidden") != "YES", not is_mig(nodes.kind)
+        long = limit is None or limit > _SHORT
+        return one.name not in closed, shown or first, whole, first, long, all_gpus(nodes)
 
     having = [one for one in site.partitions if gpu_nodes(one).gpus]
     if not having:
@@ -166,11 +166,18 @@ def _best(site: Site, closed: dict[str, str]) -> tuple[slurm.Partition, str]:
             "; this is the default one" if first.default else ""
         )
     best = max(having, key=rank)  # of equal ones the first in Slurm's order
+    if best is default and best.name not in closed:
+        return best, "the default partition, and it has GPUs"
     if best.name in closed:
         return best, f"it has most GPUs of one type, but {closed[best.name]}"
     return best, "of those open to you it has most GPUs of one type" + (
-        f"; the default one, {default.name}, has none that you can use" if default is not None else ""
+        f"; the default one, {default.name}, has {_lacks(default, closed)}" if default is not None else ""
     )
+
+
+def _lacks(partition: slurm.Partition, closed: dict[str, str]) -> str:
+    usable = partition.name not in closed and gpu_nodes(partition).gpus
+    return "slices of GPUs (MIG) only" if usable else "none that you can use"
 
 
 def _usable_accounts(site: Site, partition: slurm.Partition) -> list[slurm.Account]:

@@ -54,6 +54,11 @@ class Done:
         assert isinstance(data, dict)
         return data
 
+    @property
+    def flat(self) -> str:
+        """The text with its comments in one line each."""
+        return " ".join(self.text.replace("\n  #", " ").replace("\n#", " ").split())
+
 
 def init(folder: Path, site: str | Path, *options: str, **environment: str) -> Done:
     programs = put_programs(folder / "programs")

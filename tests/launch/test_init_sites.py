@@ -56,7 +56,7 @@ def test_with_lmod_and_accounts(tmp_path: Path) -> None:
         "the site's default version; others: apptainer/1.3.6",
         "Slurm 23.11.10, cluster hera",
     ):
-        assert why in " ".join(done.text.replace("\n  #", " ").replace("\n#", " ").split()), why
+        assert why in done.flat, why
 
 
 def test_with_tcl_modules_and_singularitypro(tmp_path: Path) -> None:
@@ -73,12 +73,35 @@ def test_with_tcl_modules_and_singularitypro(tmp_path: Path) -> None:
 def test_with_gpus_of_several_kinds(tmp_path: Path) -> None:
     done = init(tmp_path, "mixed-gpus", "--yes")
     cluster = done.data["cluster"]
-    assert (cluster["partition"], cluster["gpu"], cluster["gpus_per_node"]) == ("mig", "nvidia_a100_3g.20gb", 16)
-    assert "MIG" in done.text
+    # There are more slices of GPUs, in the partition mig.
+    assert (cluster["partition"], cluster["gpu"], cluster["gpus_per_node"]) == ("gpu", "rtx6000", 4)
+    assert "MIG" not in done.text
     assert "mem" not in cluster
     assert "does not hand out memory here (CR_CPU)" in done.text
     assert "scontrol --all ended with 1" in done.text
     assert "sacctmgr -nP ended with 1" in done.text
+
+
+def test_with_slices_of_gpus_only(tmp_path: Path) -> None:
+    done = init(tmp_path, "mig-only", "--yes")
+    cluster = done.data["cluster"]
+    assert (cluster["partition"], cluster["gpu"], cluster["gpus_per_node"]) == (
+        "slices",
+        "nvidia_a100_3g.20gb",
+        16,
+    )
+    assert "the default partition, and it has GPUs" in done.text
+    assert "a slice of a GPU (MIG): training over several of them does not work with NCCL" in done.flat
+
+
+def test_whole_gpus_come_before_a_default_partition_of_slices(tmp_path: Path) -> None:
+    (tmp_path / "sinfo.txt").write_text(
+        "mig*|up|infinite|8|idle|64|512000|gpu:1g.10gb:7|(null)\n"
+        "whole|up|1:00:00|1|idle|64|512000|gpu:a100:4|(null)\n"
+    )
+    done = init(tmp_path, tmp_path)
+    assert done.data["cluster"]["partition"] == "whole"
+    assert "the default one, mig, has slices of GPUs (MIG) only" in done.flat
 
 
 @pytest.mark.parametrize(
@@ -96,7 +119,7 @@ def test_a_partition_that_is_named(
     done = init(tmp_path, "mixed-gpus", "--partition", partition)
     cluster = done.data["cluster"]
     assert (cluster["partition"], cluster.get("gpu"), cluster.get("gpus_per_node")) == (partition, gpu, gpus)
-    assert told in " ".join(done.text.replace("\n  #", " ").split())
+    assert told in done.flat
 
 
 def test_hostile_output_stays_text(tmp_path: Path) -> None:
