@@ -1,32 +1,30 @@
 # PYTHON_ARGCOMPLETE_OK
 """Build the image of a stack: `python -m singularity.build --stack NAME -o X.sif`."""
 
-from singularity.command_line import CommandParser, fail, quiet_imports, run
+from singularity.command_line import CommandParser, fail, quiet_imports, run, told
 
 if __name__ == "__main__":
     quiet_imports()
 
-import contextlib
-import errno
 import getpass
 import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from singularity.checksum import record, sidecar
+from singularity.checksum import sidecar
 from singularity.definition import SETTINGS, DefinitionError, definition, split_base
 from singularity.failures import Places, explain
 from singularity.image import read_image
-from singularity.pip_settings import PipSettings, PipSettingsError, pip_settings, secrets_of
-from singularity.room import existing, mount_options, needs, shortages, unwritable
+from singularity.pip_settings import PipSettingsError, pip_settings, secrets_of
+from singularity.placing import ExistsError, forget_dead, partial_name, put_in_place, refuse_existing
+from singularity.progress import progress_bar
+from singularity.room import UNPACKED, existing, mount_options, needs, shortages, unwritable
 from singularity.running import run_program
 from singularity.runtime import (
     Runtime,
@@ -37,8 +35,9 @@ from singularity.runtime import (
     find_runtime,
     folder_setting,
 )
+from singularity.sif import ImageDamaged
 from singularity.stack import Stack, StackError, load_stack, stack_names
-from singularity.toolkit import PACKAGES, TOOLKIT, package_files
+from singularity.workplace import ToolkitIncompleteError, bound, stage, work_folder
 
 # Told when an image is made; inspect tells all.
 _MAIN_PACKAGES = ("verl", "torch", "ray", "transformers", "sglang", "vllm", "megatron-core", "transformer-engine")
@@ -47,6 +46,12 @@ _DOWNLOADED = ("docker", "library", "oras", "shub", "docker-archive", "oci-archi
 
 class BuildError(RuntimeError):
     """An image that could not be made; the message has value, place and remedy."""
+
+
+_REFUSED = (
+    BuildError, DefinitionError, ExistsError, ImageDamaged, PipSettingsError, RuntimeMissing, StackError,
+    ToolkitIncompleteError,
+)  # fmt: skip
 
 
 class Built(NamedTuple):
@@ -65,11 +70,12 @@ def build(stack: Stack, output: Path, args: Any) -> Built:
     """Build the image at `output`, or leave what is there as it was.
 
     Raises:
-        BuildError, DefinitionError, PipSettingsError, RuntimeMissing: nothing was made; the message says why.
+        BuildError, DefinitionError, ExistsError, ImageDamaged, OSError, PipSettingsError, RuntimeMissing,
+            ToolkitIncompleteError: nothing was made; the message says why.
     """
     begun = time.monotonic()
     output = output.absolute()
-    _refuse_existing(output, force=args.force)
+    refuse_existing(output, force=args.force)
     text = definition(stack, args.base)
     runtime = find_runtime(args.runtime, os.environ)
     options = fakeroot_options(runtime, args.fakeroot, uid=os.geteuid())
@@ -90,14 +96,15 @@ def build(stack: Stack, output: Path, args: Any) -> Built:
     for note in settings.notes:
         print(f"note: {note}", file=sys.stderr)
 
-    _forget_dead(output)
-    partial = _partial(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    forget_dead(output)
+    partial = partial_name(output)
     try:
-        with _work_folder(temporary) as work:
-            words = [runtime.path, "build", *options, *_bound(settings, wheels, work)]
+        with work_folder(temporary) as work:
+            words = [runtime.path, "build", *options, *bound(settings, wheels, work)]
             words += ["--mksquashfs-args", args.mksquashfs_args] if args.mksquashfs_args else []
             words += ["--notest"] if args.no_test else []
-            _stage(text, work)
+            stage(text, work)
             print(f"building {output} of stack {stack.name} with {runtime}", file=sys.stderr)
             done = run_program(
                 [*words, str(partial), "image.def"],
@@ -109,25 +116,23 @@ def build(stack: Stack, output: Path, args: Any) -> Built:
             raise BuildError(
                 explain(done.said, done.code, _places(stack, args, runtime, output, temporary, downloads))
             )
-        _sync(partial)
-        _move(partial, output, force=args.force)
+        packages = _packages_of(partial, runtime)
+        sha256 = put_in_place(partial, output, force=args.force, progress=progress_bar(output))
     finally:
         partial.unlink(missing_ok=True)
-    sha256 = record(output)
-    packages = read_image(output).packages
     return Built(
         output, output.stat().st_size, sha256, stack.name, str(runtime),
         {name: packages[name] for name in _MAIN_PACKAGES if name in packages}, time.monotonic() - begun,
     )  # fmt: skip
 
 
-def _refuse_existing(output: Path, *, force: bool) -> None:
-    if output.is_dir():
-        raise BuildError(f"-o {output}: it is a folder; name a file in it: {output / 'X.sif'}")
-    if not output.parent.is_dir():
-        raise BuildError(f"-o {output}: there is no folder {output.parent}; make it: mkdir -p {output.parent}")
-    if os.path.lexists(output) and not force:
-        raise BuildError(f"-o {output}: it exists; replace it with --force, or name another file")
+def _packages_of(image: Path, runtime: Runtime) -> dict[str, str]:
+    try:
+        return read_image(image, with_record=False).packages
+    except ImageDamaged as damaged:
+        raise BuildError(
+            f"{runtime} ended well, and made no whole image: {damaged.problem}; build it again"
+        ) from None
 
 
 def _check_places(stack: Stack, output: Path, temporary: Path, cache: Path | None) -> None:
@@ -168,57 +173,6 @@ def _checked_wheels(wheels: str | None) -> Path | None:
     return path
 
 
-@contextlib.contextmanager
-def _work_folder(temporary: Path) -> Iterator[Path]:
-    """A folder for this build alone, for the program's temporary files too: a killed one leaves them behind."""
-    temporary.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="launcher-build-", dir=temporary))
-    try:
-        yield work
-    finally:
-        # Files of subordinate ids are not ours to remove: the program does it, unless it was killed.
-        shutil.rmtree(work, onerror=_make_removable)
-        if work.exists():
-            print(f"note: {work} is left; remove it: chmod -R u+rwX {work}; rm -rf {work}", file=sys.stderr)
-
-
-def _make_removable(function: Any, path: str, _: object) -> None:
-    """Folders of packages may be closed to writing; what cannot be removed then is told by the caller."""
-    with contextlib.suppress(OSError):
-        os.chmod(Path(path).parent, 0o700)  # noqa: PTH101
-        os.chmod(path, 0o700)  # noqa: PTH101
-        function(path)
-
-
-def _stage(text: str, work: Path) -> None:
-    """The definition and the toolkit's files, in the folder that the definition's paths start from."""
-    context = work / "context"
-    for name in package_files():
-        (context / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(TOOLKIT / name, context / name)
-    (context / "image.def").write_text(text, encoding="utf-8")
-    (work / "tmp").mkdir()
-    missing = [package for package in PACKAGES if not (context / package).is_dir()]
-    if missing:
-        raise BuildError(f"the toolkit in {TOOLKIT} has no {', '.join(missing)}; install it again")
-
-
-def _bound(settings: PipSettings, wheels: Path | None, work: Path) -> list[str]:
-    """The folder that brings pip's settings and wheels into %post, as options of the program; [] without any."""
-    if not settings.text:
-        return []
-    folder = work / "settings"
-    folder.mkdir(mode=0o700)
-    (folder / "pip.conf").write_text(settings.text, encoding="utf-8")
-    for name, file in settings.files.items():
-        shutil.copyfile(file, folder / name)
-    binds = ["--bind", f"{folder}:{SETTINGS}"]
-    if wheels:
-        (folder / "wheels").mkdir()
-        binds += ["--bind", f"{wheels}:{SETTINGS}/wheels"]
-    return binds
-
-
 def _places(
     stack: Stack, args: Any, runtime: Runtime, output: Path, temporary: Path, cache: Path | None
 ) -> Places:
@@ -228,46 +182,6 @@ def _places(
     cache = cache or default_cache(runtime, os.environ)
     base = args.base or stack.base.value
     return Places(output.parent, temporary, cache, base, runtime.name, getpass.getuser(), room)
-
-
-def _partial(output: Path) -> Path:
-    return output.with_name(f"{output.name}.partial-{socket.gethostname()}-{os.getpid()}")
-
-
-def _forget_dead(output: Path) -> None:
-    """Remove what builds of this machine left that were killed."""
-    prefix = f"{output.name}.partial-{socket.gethostname()}-"
-    for left in output.parent.iterdir():
-        number = left.name.removeprefix(prefix)
-        if left.name.startswith(prefix) and number.isdigit() and not Path("/proc", number).exists():
-            left.unlink()
-
-
-def _sync(path: Path) -> None:
-    """A machine that fails now must not leave a whole name with half of its content."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _move(partial: Path, output: Path, *, force: bool) -> None:
-    """Give the image its name at once. A recorded checksum goes first: it would condemn the new image."""
-    if force:
-        sidecar(output).unlink(missing_ok=True)
-        partial.replace(output)
-        return
-    try:
-        os.link(partial, output)  # unlike a rename it never replaces
-    except FileExistsError:
-        raise BuildError(f"-o {output}: it was made while this build ran; replace it with --force") from None
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-            raise
-        _refuse_existing(output, force=False)  # a file system without hard links
-        partial.replace(output)
-    sidecar(output).unlink(missing_ok=True)  # of an image that was removed
 
 
 def _parser() -> CommandParser:
@@ -299,7 +213,7 @@ def _parser() -> CommandParser:
     )  # fmt: skip
     parser.add_argument("--wheels", metavar="DIR", help="folder of wheels to install from, without network")
     parser.add_argument("--cache-dir", metavar="DIR", help="where the program keeps what it downloads")
-    parser.add_argument("--tmp-dir", metavar="DIR", help="for unpacked files, about three times the image")
+    parser.add_argument("--tmp-dir", metavar="DIR", help=f"for unpacked files, {UNPACKED:g} times the image")
     parser.add_argument(
         "--runtime",
         choices=("auto", "apptainer", "singularity"),
@@ -337,8 +251,10 @@ def main(argv: list[str] | None = None) -> int:
             print(json.dumps({"stack": stack.name, "definition": text}) if args.json else text, end="")
             return 0
         built = build(stack, args.output or Path(f"{stack.name}.sif"), args)
-    except (BuildError, DefinitionError, PipSettingsError, RuntimeMissing, StackError) as error:
-        return fail(str(error), as_json=args.json, code=2 if isinstance(error, StackError) else 1)
+    except BrokenPipeError:
+        raise
+    except (*_REFUSED, OSError) as error:
+        return fail(told(error), as_json=args.json, code=2 if isinstance(error, StackError) else 1)
     if args.json:
         print(json.dumps({**built._asdict(), "path": str(built.path), "seconds": round(built.seconds, 1)}))
     else:
@@ -354,11 +270,17 @@ def _terminated(number: int, _: object) -> NoReturn:
 def _list(*, as_json: bool) -> int:
     stacks = [load_stack(name) for name in stack_names()]
     if as_json:
-        told = [{"name": each.name, "summary": each.summary, "base": each.base.value} for each in stacks]
-        print(json.dumps(told, indent=2))
+        shown = [
+            {"name": each.name, "summary": each.summary, "device": each.device, "verl": each.verl}
+            | {"size_gb": each.size_gb, "base": each.base.value}
+            for each in stacks
+        ]
+        print(json.dumps(shown, indent=2))
     else:
         width = max(len(each.name) for each in stacks)
-        print(*(f"{each.name:<{width}}  {each.summary}" for each in stacks), sep="\n")
+        for each in stacks:
+            row = f"{each.name:<{width}}  {each.device:<4}  verl {each.verl:<6}  {each.size_gb:>4g} GB"
+            print(f"{row}  {each.summary}")
     return 0
 
 

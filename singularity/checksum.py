@@ -107,12 +107,21 @@ def record(path: Path, progress: Progress | None = None) -> str:
     """
     path = Path(path)
     value, file = _hash(path, progress)
+    write_record(path, value)
+    _remember(path, value, file)
+    return value
+
+
+def write_record(path: Path, value: str) -> None:
+    """Write a checksum that is known beside an image.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     name = path.name
     escaped = re.sub(r"[\\\n\r]", lambda found: {"\\": r"\\", "\n": r"\n", "\r": r"\r"}[found[0]], name)
     line = f"{chr(92) if escaped != name else ''}{value}  {escaped}\n"
     _replace(sidecar(path), line.encode("utf-8", "surrogateescape"), mode=0o644)
-    _remember(path, value, file)
-    return value
 
 
 def verify(path: Path, expected: str, progress: Progress | None = None) -> Verified:

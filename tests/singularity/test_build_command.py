@@ -86,7 +86,10 @@ def test_the_definition_needs_no_program() -> None:
 def test_the_list_of_stacks() -> None:
     done = _run("--list")
     assert [line.split()[0] for line in done.stdout.splitlines()] == stack_names()
-    assert [each["name"] for each in json.loads(_run("--list", "--json").stdout)] == stack_names()
+    assert re.search(r"^verl-0\.9\.1 +cuda +verl 0\.9\.1 +36 GB  ", done.stdout, re.MULTILINE)
+    told = json.loads(_run("--list", "--json").stdout)
+    assert [each["name"] for each in told] == stack_names()
+    assert told[0].keys() == {"name", "summary", "device", "verl", "size_gb", "base"}
 
 
 def test_a_stack_that_is_none() -> None:
@@ -151,7 +154,7 @@ def test_a_program_that_fails_leaves_what_was_there(building: _Building) -> None
 
 
 def test_an_image_that_appeared_meanwhile_stays(building: _Building) -> None:
-    building.program(f'echo new >"$before"; echo other >"{building.folder}/x.sif"')
+    building.program(f'cp "{REAL}" "$before"; echo other >"{building.folder}/x.sif"')
     done = building("-o", "x.sif")
     assert (done.returncode, (building.folder / "x.sif").read_text()) == (1, "other\n")
     assert "it was made while this build ran" in done.stderr
@@ -193,14 +196,17 @@ def test_what_a_killed_build_left_goes_with_the_next(building: _Building) -> Non
     ("options", "words"),
     [
         (["-o", "home"], "home: it is a folder; name a file in it"),
-        (["-o", "none/x.sif"], "there is no folder"),
+        (["-o", "file/x.sif"], "/file: Not a directory; choose another folder with -o"),
+        (["-o", "taken.sif"], "its checksum belongs in"),
         (["--wheels", "home"], "home: no *.whl there"),
-        (["--from", "docker://u:s3cr3t@host/x"], "a password would be kept in the image"),
+        (["--from", "docker://u:s3cr3t@host/x"], "would be kept in the image"),
         (["--tmp-dir", "/proc/none"], "/proc/none: "),
     ],
-    ids=["folder", "no-folder", "no-wheels", "password", "unwritable"],
+    ids=["folder", "in-a-file", "no-checksum", "no-wheels", "password", "unwritable"],
 )
 def test_what_is_refused_before_anything_runs(building: _Building, options: list[str], words: str) -> None:
+    (building.folder / "file").touch()
+    (building.folder / "taken.sif.sha256").mkdir()
     done = building(*options)
     assert done.returncode == 1
     assert words in done.stderr
@@ -215,3 +221,40 @@ def test_the_checksum_is_of_what_was_made(building: _Building) -> None:
     assert told["sha256"] == hashlib.sha256(REAL.read_bytes()).hexdigest()
     assert (told["path"], told["size"]) == (f"{building.folder}/x.sif", REAL.stat().st_size)
     assert building.left() == ["x.sif", "x.sif.sha256"]
+
+
+def test_the_folder_of_the_image_is_made(building: _Building) -> None:
+    building.program(f'cp "{REAL}" "$before"')
+    assert building("-o", "images/new/x.sif").returncode == 0
+    assert sorted(path.name for path in (building.folder / "images" / "new").iterdir()) == [
+        "x.sif",
+        "x.sif.sha256",
+    ]
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_checksum_that_cannot_be_written_leaves_no_image(force: list[str], building: _Building) -> None:
+    if force:
+        (building.folder / "x.sif").write_text("old")
+    building.program(f'cp "{REAL}" "$before"; mkdir "{building.folder}/x.sif.sha256"')
+    done = building("-o", "x.sif", "--json", *force)
+    assert done.returncode == 1
+    assert "x.sif.sha256" in json.loads(done.stdout)["error"]
+    assert building.left() == [*(["x.sif"] if force else []), "x.sif.sha256"]
+    assert not force or (building.folder / "x.sif").read_text() == "old"
+
+
+def test_with_force_image_and_checksum_are_the_new_ones(building: _Building) -> None:
+    (building.folder / "x.sif").write_text("old")
+    (building.folder / "x.sif.sha256").write_text("old")
+    building.program(f'cp "{REAL}" "$before"')
+    assert building("-o", "x.sif", "--force").returncode == 0
+    value = hashlib.sha256(REAL.read_bytes()).hexdigest()
+    assert (building.folder / "x.sif").read_bytes() == REAL.read_bytes()
+    assert (building.folder / "x.sif.sha256").read_text() == f"{value}  x.sif\n"
+
+
+def test_what_is_no_image_gets_no_name(building: _Building) -> None:
+    done = building("-o", "x.sif")
+    assert (done.returncode, building.left()) == (1, [])
+    assert "SingularityCE 4.1.2 ended well, and made no whole image" in done.stderr
