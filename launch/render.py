@@ -9,18 +9,21 @@ import argparse
 import io
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from singularity.command_line import CommandParser, quiet_imports, run
+from singularity.command_line import CommandParser, escaped, quiet_imports, run
 
 if __name__ == "__main__":
     quiet_imports()
 
 from launch.completion import complete_set
 from launch.config import Job, JobError, load_job
+from launch.config.load import Otherwise, otherwise
 from launch.config.templates import TEMPLATES
 from launch.finding import Finding, error, warning
 from launch.review import EngineCheck, Review, review
@@ -95,8 +98,18 @@ def _output_problems(output: str, *, force: bool) -> Iterator[Finding]:
     if not Path(output).name.isprintable():
         yield error("output", f"-o {output!r}: a script's name holds no control characters", "use another name")
         return
+    try:
+        kind = os.stat(output).st_mode  # noqa: PTH116  of what it is a link to, too: /dev/stdout
+    except FileNotFoundError:
+        kind = None
+    except OSError as wrong:
+        yield error("output", f"-o {output}: {wrong.strerror}", "use another name")
+        return
     path = Path(output).resolve()
-    if not path.parent.is_dir():
+    if kind is not None and not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+        # Replacing it would take a device or a socket from those who use it.
+        yield error("output", f"-o {output}: is no regular file", "use another name, or - for stdout")
+    elif not path.parent.is_dir():
         yield error("output", f"-o {output}: no folder {Path(output).parent}", "make it, or use another")
     elif path.is_dir():
         yield error("output", f"-o {output}: is a folder", "name a file in it")
@@ -130,6 +143,7 @@ class _Report:
     written: str | None = None
     checked: bool = False  # --check-only: nothing else tells that it is done
     site: Path | None = None
+    otherwise: Sequence[Otherwise] = ()  # where the job's file has another value than the site's
 
     @property
     def findings(self) -> list[Finding]:
@@ -152,6 +166,7 @@ class _Report:
         report = {
             "written": self.written,
             "site": self.site and str(self.site),
+            "otherwise_than_site": [one.__dict__ for one in self.otherwise],
             "findings": [finding.__dict__ for finding in self.findings],
             "plan": plan and plan_data(plan.job, plan_layout(plan.job), plan.memory),
         }
@@ -160,16 +175,19 @@ class _Report:
     def lines(self) -> Iterator[str]:
         """For people."""
         if self.site is not None:
-            yield f"with {self.site}"
+            told = (
+                f"; the job file says otherwise: {', '.join(map(str, self.otherwise))}" if self.otherwise else ""
+            )
+            yield _one_line(f"with {self.site}{told}")
         if self.planned is not None:
             plan = self.planned
             tight = any(finding.id.startswith("memory-") for finding in plan.findings)
             yield plan_table(plan.job, plan_layout(plan.job), plan.memory, assumptions=tight)
-        yield from (finding.line() for finding in self.findings)
+        yield from (_one_line(finding.line()) for finding in self.findings)
         if self.checked and not self.findings:
             yield "nothing wrong"
         if self.written is not None and self.written != "-":
-            yield f"wrote {self.written}"
+            yield _one_line(f"wrote {self.written}")
 
 
 def _site(args: argparse.Namespace) -> Path | None:
@@ -177,20 +195,30 @@ def _site(args: argparse.Namespace) -> Path | None:
     if args.site is not None:
         return None if args.site == _NO_SITE else Path(args.site)
     here = Path(_SITE)
-    return here if here.exists() and (args.job is None or args.job.name != _OF_A_RUN) else None
+    # A link to nothing is told as a file that is missing.
+    return here if os.path.lexists(here) and (args.job is None or args.job.name != _OF_A_RUN) else None
 
 
 def _tell(report: _Report, *, as_json: bool) -> None:
     if as_json:
         print(report.as_json())
-    for line in (finding.line() for finding in report.findings) if as_json else report.lines():
-        print(line, file=sys.stderr)
+    for line in (_one_line(finding.line()) for finding in report.findings) if as_json else report.lines():
+        print(escaped(line), file=sys.stderr)
+
+
+def _one_line(text: str) -> str:
+    """`text` of a user, who may not make it look like more lines than it is."""
+    return escaped(text.replace("\n", "\\n"))
 
 
 def _render(args: argparse.Namespace) -> _Report:
     """Read, review and write a job; tell which site's values it has."""
     site = _site(args)
-    return replace(_rendered(args, site), site=site)
+    differ: list[Otherwise] = []
+    if site is not None and args.job is not None:
+        with suppress(JobError):  # told when the job is loaded
+            differ = otherwise(args.job, site)
+    return replace(_rendered(args, site), site=site, otherwise=differ)
 
 
 def _rendered(args: argparse.Namespace, site: Path | None) -> _Report:

@@ -1,28 +1,52 @@
 """Read a job from YAML files, of a site and of the job, and from --set key.path=value."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from launch.config.job import Job
-from launch.config.problems import JobError, explain, shortened
+from launch.config.problems import JobError, explain, shortened, shortened_text
 from launch.config.templates import TEMPLATES, Template, template_defaults
 from launch.config.yaml_text import YamlError, parse_yaml
 from launch.finding import Finding, error
 
 _MOST_ROUNDS = 10
+_ENV = ("container", "env")
+_MOST_BYTES = 1 << 20  # of a file
+
+
+def _text(path: Path) -> str:
+    """The text of a regular file, not of a pipe or a device, which might wait or go on for ever.
+
+    Raises:
+        OSError: it cannot be read, or is no such file.
+        UnicodeDecodeError: it is no text.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError("it is no regular file")
+        content = stream.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise OSError(f"it has more than {_MOST_BYTES} bytes; a job has a few thousand")
+    return content.decode("utf-8-sig")
 
 
 def _read_file(path: Path, named: str) -> dict[str, Any]:
     """The mapping in a YAML file; `named` is how the user named it, for a message."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
-        told = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8 text"
-        raise JobError([error("job-file", f"{named}: cannot be read: {told}", "correct the path")]) from problem
+        text = _text(path)
+    except UnicodeDecodeError as problem:
+        told = f"{named}: cannot be read: it is not UTF-8 text"
+        raise JobError([error("job-file", told, "correct the path")]) from problem
+    except OSError as problem:
+        told = f"{named}: cannot be read: {problem.strerror or problem}"
+        raise JobError([error("job-file", told, "correct the path")]) from problem
     try:
         data = parse_yaml(text)
     except YamlError as problem:
@@ -120,6 +144,50 @@ def _site_values(site: Path) -> tuple[dict[str, Any], list[Finding]]:
     _, wrong, kept = _validated(data, {})
     told = [replace(one, message=f"{site}: {one.message}") for one in (*problems, *wrong)]
     return kept, told
+
+
+@dataclass(frozen=True)
+class Otherwise:
+    """A field that a site's file sets and a job's file sets to another value, which holds.
+
+    Attributes:
+        job, site: the values as a message shows them.
+    """
+
+    field: str
+    job: str
+    site: str
+
+    def __str__(self) -> str:
+        return f"{self.field}={self.job} (site: {self.site})"
+
+
+def otherwise(path: Path, site: Path) -> list[Otherwise]:
+    """Where a job's file differs from a site's, in the order of the site's.
+
+    Raises:
+        JobError: one of them cannot be read.
+    """
+    return [*_otherwise(_read_file(site, f"--site {site}"), _read_file(path, f"--job {path}"), ())]
+
+
+def _otherwise(below: dict[str, Any], above: dict[str, Any], place: tuple[str, ...]) -> Iterator[Otherwise]:
+    for name, under in below.items():
+        over, here = above.get(name), (*place, str(name))
+        if name not in above or here == ("template",) or (over is None and isinstance(under, dict)):
+            continue
+        if isinstance(under, dict) and isinstance(over, dict):
+            yield from _otherwise(under, over, here)
+        elif over != under and not (under is None and isinstance(over, dict)):
+            # Variables may be secrets of any form.
+            values = ("...", "another") if here[:2] == _ENV else (_shown(over), _shown(under))
+            yield Otherwise(".".join(here), *values)
+
+
+def _shown(value: Any) -> str:
+    """A value as a job has it, shortened and without secrets."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return shortened_text(text, 80)
 
 
 def load_job(

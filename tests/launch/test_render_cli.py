@@ -230,6 +230,36 @@ def test_places_that_take_no_script(rendered, output: str, told: str):
     assert told in err
 
 
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
+@pytest.mark.parametrize("name", ["pipe", "link"])
+def test_what_is_no_file_is_never_replaced(rendered, tmp_path: Path, name: str, force: list[str]):
+    """A pipe stands for devices, too: as root a render would have taken /dev/null from everybody."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    code, _, err = rendered("--no-engine-check", *force, "-o", name)
+    assert code == 1
+    assert f"-o {name}: is no regular file" in err
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_links_in_a_circle_are_told(rendered, tmp_path: Path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    code, _, err = rendered("--no-engine-check", "-o", "a")
+    assert code == 1
+    assert "error: output: -o a: Too many levels" in err
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["", "json"])
+def test_a_terminal_gets_no_control_characters_of_a_user(rendered, form: list[str]):
+    red = "\x1b[31m\nerror: all is lost"
+    code, _, told = rendered("--no-engine-check", *form, "--set", f"{red}=1", "-o", f"{red}/x.sh")
+    assert code == 1
+    assert "\x1b" not in told
+    assert "\\x1b[31m\\nerror: all is lost" in told
+    assert not [line for line in told.splitlines() if line.startswith("error: all")]
+
+
 def test_a_link_stays_a_link(rendered, tmp_path: Path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link.sh").symlink_to("real/x.sh")

@@ -1,6 +1,7 @@
 """--site: what all jobs of a cluster have in common lies below the values of a job."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,49 @@ def test_the_report_for_programs_names_it(folder: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["site"] == "cluster.yaml"
     assert rendered("--json", "--site", "none") == 0
     assert json.loads(capsys.readouterr().out)["site"] is None
+
+
+JOB = """
+cluster: {partition: debug, nodes: 3, modules: [apptainer], account:}
+container: {env: {https_proxy: secret, A: b}}
+rehearsal:
+"""
+
+
+def test_what_the_job_file_says_otherwise_is_told(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "job.yaml").write_text(JOB)
+    assert rendered("--job", "job.yaml", "--set", "cluster.network_interface=eth0") == 0
+    assert capsys.readouterr().err.splitlines()[0] == (
+        "with cluster.yaml; the job file says otherwise: cluster.partition=debug (site: gpu), "
+        "cluster.account=null (site: me), container.env.https_proxy=... (site: another)"
+    )
+    assert rendered("--job", "job.yaml", "--json") == 0
+    first, *_ = json.loads(capsys.readouterr().out)["otherwise_than_site"]
+    assert first == {"field": "cluster.partition", "job": "debug", "site": "gpu"}
+    assert rendered("--job", "job.yaml", "--json", "--site", "none") == 0
+    assert json.loads(capsys.readouterr().out)["otherwise_than_site"] == []
+
+
+@pytest.mark.parametrize("option", ["--site", "--job"])
+@pytest.mark.parametrize("kind", ["pipe", "large"])
+def test_a_file_that_has_no_end_is_not_read(
+    folder: Path, option: str, kind: str, capsys: pytest.CaptureFixture[str]
+):
+    odd = folder / "odd.yaml"
+    if kind == "pipe":
+        os.mkfifo(odd)
+    else:
+        odd.write_text("#" * (1 << 20) + "\n")
+    assert rendered(option, "odd.yaml") == 1
+    told = {"pipe": "it is no regular file", "large": "it has more than 1048576 bytes"}[kind]
+    assert f"error: job-file: {option} odd.yaml: cannot be read: {told}" in capsys.readouterr().err
+
+
+def test_a_link_to_nothing_is_not_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "cluster.yaml").unlink()
+    (folder / "cluster.yaml").symlink_to("moved.yaml")
+    assert rendered() == 1
+    assert "--site cluster.yaml: cannot be read: No such file" in capsys.readouterr().err
 
 
 def test_another_file_or_none(folder: Path, capsys: pytest.CaptureFixture[str]):
