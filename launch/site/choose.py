@@ -11,6 +11,7 @@ from launch.site.facts import Site
 from launch.site.gres import is_mig
 
 DAY = 24 * 3600
+_SHORTEST = 60  # Slurm counts minutes
 _SHORT = 3600  # a partition for no longer is for trying out
 
 
@@ -23,6 +24,7 @@ class GpuNodes:
         gpus: GPUs of one node; 0 for a partition without any.
         cpus, mem_mb: of the smallest of these nodes.
         others: other kinds of nodes of the partition: "4 nodes with 2 x a40".
+        beside: GPUs of other types in these nodes: "2 nodes have 4 x a100 too".
     """
 
     kind: str
@@ -32,6 +34,7 @@ class GpuNodes:
     mem_mb: int
     features: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 @dataclass
@@ -98,10 +101,12 @@ def gpu_nodes(partition: slurm.Partition) -> GpuNodes:
 def _as_one(kind: str, gpus: int, nodes: list[slurm.Nodes]) -> GpuNodes:
     meant = [one for one in nodes if one.gpus.get(kind, 0) == gpus]
     rest: Counter[str] = Counter()
+    beside: Counter[str] = Counter()
     for one in nodes:
         if one not in meant:
-            shown = " + ".join(f"{count} x {name or 'GPU'}" for name, count in one.gpus.items()) or "no GPU"
-            rest[shown] += one.count
+            rest[_shown(one.gpus) or "no GPU"] += one.count
+        elif len(one.gpus) > 1:
+            beside[_shown({name: count for name, count in one.gpus.items() if name != kind})] += one.count
     features = set.intersection(*(set(one.features) for one in meant)) if meant else set()
     return GpuNodes(
         kind,
@@ -111,7 +116,15 @@ def _as_one(kind: str, gpus: int, nodes: list[slurm.Nodes]) -> GpuNodes:
         min((one.mem_mb for one in meant), default=0),
         tuple(sorted(features)),
         tuple(f"{count} node{'s' * (count != 1)} with {shown}" for shown, count in rest.most_common()),
+        tuple(
+            f"{count} node{'s have' if count != 1 else ' has'} {shown} too"
+            for shown, count in beside.most_common()
+        ),
     )
+
+
+def _shown(gpus: dict[str, int]) -> str:
+    return " + ".join(f"{count} x {name or 'GPU'}" for name, count in gpus.items())
 
 
 def all_gpus(nodes: GpuNodes) -> int:
@@ -245,9 +258,14 @@ def _module(site: Site) -> tuple[str | None, str, str]:
     return None, f"{told}, and no apptainer or singularity is in PATH; ask the site", "auto"
 
 
-def time_limit(partition: slurm.Partition) -> tuple[str, str]:
-    """The time to ask for and why: the partition's limit, a day at most."""
+def time_limit(partition: slurm.Partition) -> tuple[str | None, str]:
+    """The time to ask for and why: the partition's limit, a day at most; None where no job can have that limit."""
     limit = slurm.seconds(partition.limit)
+    if limit is not None and limit < _SHORTEST:
+        return (
+            None,
+            f"Slurm names a limit of {partition.limit} for the partition, which no job can keep; ask the site",
+        )
     if limit is None:
         return "24:00:00", "the partition has no limit; a day leaves Slurm room to plan"
     if limit > DAY:

@@ -100,7 +100,7 @@ def _partition(site: Site, choice: Choice) -> Iterator[str]:
 def _shown(partition: slurm.Partition) -> str:
     nodes = gpu_nodes(partition)
     gpus = f"{nodes.nodes} x {nodes.gpus} {nodes.kind or 'GPUs'}" if nodes.gpus else "no GPUs"
-    return f"{gpus}, {partition.limit}"
+    return ", ".join([gpus, *nodes.beside, partition.limit])
 
 
 def _account(choice: Choice) -> Iterator[str]:
@@ -116,6 +116,8 @@ def _gpus(choice: Choice) -> Iterator[str]:
         return
     shown = f"sinfo: {nodes.nodes} node{'s' * (nodes.nodes != 1)} with {nodes.gpus} x "
     shown += nodes.kind or "GPUs without a type"
+    if nodes.beside:
+        shown += f"; of these {', '.join(nodes.beside)}"
     if nodes.others:
         shown += f"; other nodes of the partition: {', '.join(nodes.others)}"
     yield from entry("gpus_per_node", str(nodes.gpus), shown)
@@ -153,7 +155,11 @@ def _memory(site: Site, choice: Choice) -> tuple[str | None, str]:
         return None, f"Slurm does not hand out memory here ({parameters}); a node has {shown}"
     if not nodes.mem_mb or not nodes.gpus:
         return None, "0: all memory of a node"
+    if nodes.mem_mb < 1024:
+        return None, f"Slurm counts {nodes.mem_mb} MB in a node, too little to be true (RealMemory); ask the site"
     limit = settings.get("MaxMemPerNode", "") if settings else ""
+    if limit.isdigit() and 0 < int(limit) < 1024:
+        return None, f"Slurm allows {limit} MB on a node, too little for a job (MaxMemPerNode); ask the site"
     if limit.isdigit() and 0 < int(limit) < nodes.mem_mb:
         return f"{limit}M", f"MaxMemPerNode of the partition; a node has {shown}"
     if nodes.gpus >= _WHOLE:
@@ -172,7 +178,10 @@ def _default_memory(site: Site, settings: dict[str, str]) -> str:
 
 def _time(choice: Choice) -> Iterator[str]:
     limit, why = time_limit(choice.partition)
-    yield from entry("time", scalar(limit), f"{why}; a QOS may allow less")
+    if limit is None:
+        yield from entry("time", scalar("24:00:00"), why, written=False)
+    else:
+        yield from entry("time", scalar(limit), f"{why}; a QOS may allow less")
 
 
 def _modules(site: Site, choice: Choice) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import shlex
 import signal
 import subprocess
 import time
@@ -38,7 +39,7 @@ def ask(
     words: Sequence[str], timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None
 ) -> Answer:
     """Run a program with everything that it starts; both end after `timeout_s` seconds, or 8 MiB of output."""
-    shown = " ".join(words[:2])
+    shown = shlex.join(words)
     variables = {**(os.environ if environment is None else environment), "LC_ALL": "C"}
     # As users set them, they change what is printed.
     variables = {name: value for name, value in variables.items() if not name.startswith(_CHANGING)}

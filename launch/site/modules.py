@@ -80,7 +80,8 @@ def _listed(text: str) -> Iterator[Module]:
             default |= bool({"default", "D"} & set((tags[1] or "").split(",")))
             name = name[: tags.start()]
         match = _NAME.fullmatch(name.rstrip("/")) if not name.endswith(":") else None
-        if match is not None:
+        # What begins with a dot is hidden: by its site, from users.
+        if match is not None and not any(part.startswith(".") for part in match[0].split("/")):
             yield Module(match[0], match[1].lower(), match[2] or "", default)
 
 

@@ -78,8 +78,9 @@ def test_with_gpus_of_several_kinds(tmp_path: Path) -> None:
     assert "MIG" not in done.text
     assert "mem" not in cluster
     assert "does not hand out memory here (CR_CPU)" in done.text
-    assert "scontrol --all ended with 1" in done.text
-    assert "sacctmgr -nP ended with 1" in done.text
+    # As it can be typed again.
+    assert "scontrol --all --oneliner show partition ended with 1" in done.flat
+    assert "format=Account,Partition,QOS,DefaultQOS ended with 1" in done.flat
 
 
 def test_with_slices_of_gpus_only(tmp_path: Path) -> None:
@@ -119,6 +120,38 @@ def test_a_partition_that_is_named(
     done = init(tmp_path, "mixed-gpus", "--partition", partition)
     cluster = done.data["cluster"]
     assert (cluster["partition"], cluster.get("gpu"), cluster.get("gpus_per_node")) == (partition, gpu, gpus)
+    assert told in done.flat
+
+
+def test_nodes_with_gpus_of_two_types(tmp_path: Path) -> None:
+    (tmp_path / "sinfo.txt").write_text(
+        "both*|up|infinite|2|idle|64|512000|gpu:a100:4,gpu:h100:4|(null)\n"
+        "both*|up|infinite|1|idle|64|512000|gpu:h100:4|(null)\n"
+        "more|up|infinite|1|idle|64|512000|gpu:a100:4,gpu:v100:2|(null)\n"
+    )
+    done = init(tmp_path, tmp_path)
+    assert (done.data["cluster"]["gpu"], done.data["cluster"]["gpus_per_node"]) == ("h100", 4)
+    assert "sinfo: 3 nodes with 4 x h100; of these 2 nodes have 4 x a100 too" in done.flat
+    assert "more (1 x 4 a100, 1 node has 2 x v100 too, infinite)" in done.flat
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "absent", "told"),
+    [
+        ("0:00|1|idle|64|512000", "", "time", "Slurm names a limit of 0:00 for the partition"),
+        ("1:00:00|1|idle|64|1", "", "mem", "Slurm counts 1 MB in a node"),
+        ("1:00:00|1|idle|64|512000", "MaxMemPerNode=1", "mem", "Slurm allows 1 MB on a node"),
+    ],
+    ids=["time", "memory", "limit"],
+)
+@pytest.mark.parametrize("gpus", [4, 8])
+def test_limits_that_cannot_be(
+    fields: str, settings: str, absent: str, told: str, gpus: int, tmp_path: Path
+) -> None:
+    (tmp_path / "sinfo.txt").write_text(f"gpu*|up|{fields}|gpu:h200:{gpus}|(null)\n")
+    (tmp_path / "partitions.txt").write_text(f"PartitionName=gpu {settings}\n")
+    done = init(tmp_path, tmp_path)
+    assert {"time", "mem", "gpu"} - done.data["cluster"].keys() == {absent}
     assert told in done.flat
 
 
@@ -167,7 +200,8 @@ def test_without_slurm(tmp_path: Path) -> None:
 def test_slurm_that_fails_or_says_nothing(tmp_path: Path) -> None:
     done = init(tmp_path, "nowhere")
     assert (done.code, done.text) == (1, "")
-    assert "sinfo --all ended with 1: sacctmgr: error: slurm_persist_conn_open_without_init: refused" in done.err
+    assert "sinfo --all" in done.err
+    assert "|%G|%f' ended with 1: sacctmgr: error: slurm_persist_conn_open_without_init: refused" in done.err
     (tmp_path / "sinfo.txt").write_text("\n*** Welcome ***\n")
     done = init(tmp_path, tmp_path)
     assert (done.code, done.text) == (1, "")
