@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from singularity.stack import Stack, normalised
-from singularity.versions import agrees
+from singularity.stack import Stack
+from singularity.versions import agrees, normalised
 
 
 @dataclass(frozen=True)

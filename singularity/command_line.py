@@ -80,9 +80,10 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_args(args, namespace)
 
 
-def escaped(text: str) -> str:
-    """`text` without what a terminal might obey; line ends stay."""
-    return "".join(each if each == "\n" or each.isprintable() else ascii(each)[1:-1] for each in text)
+def escaped(text: str, *, lines: bool = True) -> str:
+    """`text` without what a terminal might obey; line ends stay, unless it is to be one line (`lines` False)."""
+    kept = "\n" if lines else ""
+    return "".join(each if each in kept or each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def fail(message: str, *, as_json: bool = False, code: int = 1, **more: object) -> int:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import jinja2
 
-from singularity.stack import STACKS, Stack, normalised
+from singularity.stack import STACKS, Stack
 from singularity.toolkit import IN_IMAGE, PACKAGES
+from singularity.versions import normalised
 
 # What pyproject.toml asks for in its dependencies and in data, reward and convert; a test compares them.
 TOOLKIT_REQUIREMENTS = (

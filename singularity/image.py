@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from singularity import checksum, filesystem, foreign, labels
 from singularity.sif import MAGIC, MAGIC_AT, ImageDamaged, Sif, open_image, read_at, read_sif
+from singularity.versions import normalised
 
 Kind = Literal["sif", "sandbox", "squashfs", "ext3"]
 
@@ -91,7 +92,7 @@ def packages_of(found: dict[str, str]) -> dict[str, str]:
         for name, value in sorted(found.items())
         if name.startswith(labels.PACKAGE)
     )
-    return {_normalised(name): value for name, value in named}
+    return {normalised(name): value for name, value in named}
 
 
 def _read_sandbox(path: Path) -> Image:
@@ -126,7 +127,7 @@ def _sandbox_packages(path: Path) -> Iterator[tuple[str, str]]:
         with os.scandir(folder) as entries:
             for entry in islice(entries, _MOST_ENTRIES):
                 if match := _DISTRIBUTION.fullmatch(entry.name):
-                    yield _normalised(match["name"]), match["version"]
+                    yield normalised(match["name"]), match["version"]
 
 
 def _site_packages(path: Path) -> Iterator[Path]:
@@ -172,7 +173,3 @@ def _search_path(path: Path) -> list[str]:
 def _inside(root: Path, path: Path) -> bool:
     """Whether a path of a sandbox stays in it: an absolute link in it means another place than on this machine."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))  # Path.resolve fails on a loop
-
-
-def _normalised(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

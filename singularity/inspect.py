@@ -2,9 +2,9 @@
 """Say what is in an image, whether it is whole, and whether it agrees with its stack."""
 
 import json
+import math
 import re
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,13 +18,12 @@ from singularity.agreement import differences
 from singularity.image import Image, packages_of, read_image, this_architecture
 from singularity.labels import STACK_CONTENT
 from singularity.probe import ProbeError, ask, container_program
-from singularity.report import Report, as_json, as_text, readable_size
+from singularity.progress import progress_bar
+from singularity.report import Report, as_json, as_text, verdict
 from singularity.sif import ImageDamaged
 from singularity.stack import Stack, StackError, load_stack, stack_names
 from singularity.toolkit import content_hash
 from singularity.versions import agrees
-
-_BAR = 30
 
 
 def examine(
@@ -103,12 +102,14 @@ def _stack_of(report: Report, image: Image) -> Stack | None:
 
 
 def _packages(report: Report, image: Image, stack: Stack | None, ask_inside: bool, timeout_s: float) -> None:
-    report.packages = image.packages
     told = packages_of(image.labels)
-    if image.packages:
+    # Labels of another build tell some packages at best: what they do not tell is not missing.
+    if image.kind == "sandbox" or STACK_CONTENT in image.labels:
+        report.packages = image.packages
+    if report.packages:
         report.packages_from = "labels" if image.packages == told else "folders"
     program = container_program()
-    if not ask_inside and (image.packages or stack is None or program is None):
+    if not ask_inside and (report.packages or stack is None or program is None):
         return
     if program is None:
         report.problems.append("--run: neither apptainer nor singularity is in PATH; load its module first")
@@ -137,30 +138,21 @@ def _compare(report: Report, image: Image, stack: Stack) -> None:
         report.differences, report.compared = differences(stack, report.packages), True
     elif not report.problems:
         report.problems.append(
-            f"it cannot be compared with the stack {stack.name}: its labels tell no packages, and no apptainer or "
-            f"singularity is in PATH to ask it; load its module first"
+            f"it cannot be compared with the stack {stack.name}: its labels do not tell its packages, and no "
+            f"apptainer or singularity is in PATH to ask it; load its module first"
         )
 
 
-class _Bar:
-    """Progress of a checksum, on a terminal only."""
+def seconds(text: str) -> float:
+    """A time to wait: more than 0, and not without end.
 
-    def __init__(self) -> None:
-        self._last = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._last < 0.1:
-            return
-        self._last = now
-        part = done / total if total else 1.0
-        filled = "#" * int(_BAR * part)
-        text = f"\rchecksum [{filled:<{_BAR}}] {100 * part:3.0f} % of {readable_size(total)} "
-        print(text, end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self._last:
-            print(f"\r{' ' * (_BAR + 40)}\r", end="", file=sys.stderr, flush=True)
+    Raises:
+        ValueError: it is another number, or none.
+    """
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(f"{text} is no time to wait")
+    return value
 
 
 def parser() -> CommandParser:
@@ -185,7 +177,7 @@ def parser() -> CommandParser:
     made.add_argument("--run", action="store_true", help="ask the image itself, with apptainer or singularity")
     made.add_argument(
         "--timeout",
-        type=float,
+        type=seconds,
         default=300.0,
         metavar="SECONDS",
         help="time for its answer [%(default)g]",
@@ -205,7 +197,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         stack = load_stack(args.stack) if args.stack else None
     except StackError as error:
         return fail(f"--stack: {error}", as_json=args.json, code=2, path=args.image)
-    bar = _Bar()
     try:
         report = examine(
             path,
@@ -214,14 +205,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             record=args.record,
             compare_checksum=not args.no_checksum,
             timeout_s=args.timeout,
-            progress=bar if sys.stderr.isatty() else None,
+            progress=progress_bar(path),
         )
     except OSError as error:
         message = f"{error.filename or path}: {error.strerror or error}"
         return fail(message, as_json=args.json, path=args.image)
-    finally:
-        bar.clear()
     print(json.dumps(as_json(report), indent=2) if args.json else escaped(as_text(report)))
+    told = [*report.problems, *([verdict(report)] if report.differences else [])]
+    sys.stdout.flush()
+    for each in told:
+        fail(f"{path}: {each}")
     return 0 if report.ok else 1
 
 

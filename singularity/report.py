@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from singularity.agreement import Difference
+from singularity.command_line import escaped
 from singularity.image import Image, this_architecture
 from singularity.labels import BUILT, STACK_CONTENT, VERSION
 
@@ -16,6 +17,7 @@ _FROM = "org.label-schema.usage.singularity.deffile."
 # Of these the table has rows of its own, or they say nothing of the image.
 _TOLD = ("launcher.", "org.label-schema.")
 _MOST_LABELS, _MOST_CHARACTERS = 20, 100
+_MOST_DIFFERENCES = 10
 
 
 @dataclass
@@ -78,12 +80,14 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def as_text(report: Report) -> str:
     """A table, and the verdict in the last line."""
-    rows = list(_rows(report)) if report.image else [("image", shown_text(report.path))]
-    rows += [("differs", str(one)) for one in report.differences]
+    rows = list(_rows(report)) if report.image else [("image", report.path)]
+    rows += [("differs", str(one)) for one in report.differences[:_MOST_DIFFERENCES]]
+    if len(report.differences) > _MOST_DIFFERENCES:
+        rows.append(("differs", f"and {len(report.differences) - _MOST_DIFFERENCES} more: --json"))
     rows += [("note", note) for note in report.notes]
     rows += [("problem", problem) for problem in report.problems]
     rows.append(("verdict", verdict(report)))
-    return "\n".join(f"{name:<12} {shown_text(value)}" for name, value in rows)
+    return "\n".join(f"{name:<12} {escaped(value, lines=False)}" for name, value in rows)
 
 
 def verdict(report: Report) -> str:
@@ -104,11 +108,6 @@ def verdict(report: Report) -> str:
     if report.problems:
         parts.append("see the problem above" if len(report.problems) == 1 else "see the problems above")
     return "; ".join(parts)
-
-
-def shown_text(text: str) -> str:
-    """A text of an image, for one line of a terminal."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def readable_size(size: int) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from singularity import filesystem, foreign
+from singularity.command_line import escaped
 
 # launch script, magic, version, architecture, uuid, created, modified; descriptors: free, total, offset, size;
 # data: offset, size.
@@ -116,7 +117,7 @@ class _Object:
 
 def shown(path: Path) -> str:
     """A path for a message, without what a terminal would obey."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in str(path))
+    return escaped(str(path), lines=False)
 
 
 def open_image(path: Path) -> BinaryIO:

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from singularity.versions import normalised
+
 STACKS = Path(__file__).resolve().parent / "stacks"
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;#]+)")
 
@@ -130,11 +132,6 @@ class Stack(_Strict):
         for file in self.requirement_files:
             digest.update(file.read_bytes())
         return digest.hexdigest()[:12]
-
-
-def normalised(name: str) -> str:
-    """A distribution's name as PEP 503 compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _pins(files: list[Path]) -> Iterator[tuple[str, str]]:

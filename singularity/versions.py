@@ -35,3 +35,8 @@ def _parsed(version: str) -> tuple[object, str]:
     parts = re.split(r"[-_.]", match["local"] or "")
     local = ".".join(str(int(part)) if part.isdigit() else part for part in parts)
     return (int(match["epoch"] or 0), tuple(release), pre, post, dev), local
+
+
+def normalised(name: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -2,10 +2,7 @@
 
 import re
 import shlex
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 from launch.config import Job
 from launch.finding import Finding, error, warning
@@ -13,12 +10,11 @@ from launch.image_stack import JobImage, JobStack, begins_as_sif
 from singularity.agreement import differences
 from singularity.checksum import sidecar, verify
 from singularity.labels import PACKAGE
+from singularity.progress import progress_bar
 from singularity.sif import ImageDamaged
 from singularity.toolkit import content_hash
 
 _SHOWN = 5  # packages
-_BAR = 40
-_QUIET_S = 1.0  # small images, and cached ones, need no bar
 
 
 def check_image(job: Job, image: JobImage, said: JobStack) -> Iterator[Finding]:
@@ -109,23 +105,3 @@ def check_checksum(job: Job, image: JobImage) -> Iterator[Finding]:
         yield error("image-checksum", f"{image.field}: {damaged.path}: {damaged.problem}", damaged.remedy)
     except OSError as wrong:
         yield error("image-checksum", f"{image.field}: {image.path}: {wrong.strerror}", "look at its disk")
-
-
-def progress_bar(path: Path) -> Callable[[int, int], None] | None:
-    """A bar on standard error for a person who waits; None where standard error is no terminal."""
-    if not sys.stderr.isatty():
-        return None
-    begin = time.monotonic()
-
-    def show(done: int, size: int) -> None:
-        if time.monotonic() - begin < _QUIET_S:
-            return
-        filled = _BAR * done // max(size, 1)
-        bar = f"{'#' * filled}{'.' * (_BAR - filled)}"
-        end = "\r\033[K" if done >= size else ""
-        print(
-            f"\r{path.name}: SHA-256 [{bar}] {done / 1e9:.1f} of {size / 1e9:.1f} GB{end}", end="", file=sys.stderr
-        )
-        sys.stderr.flush()
-
-    return show

@@ -141,7 +141,7 @@ def test_the_post_of_a_gpu_stack_for_real_over_a_stub_of_a_base(tmp_path: Path) 
     _wheel(wheels, "conflicts", "1.0", requires="basething>=2")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
     (site,) = (root / "venv").glob("lib/python*/site-packages")
-    # Neither imported nor looked for: setuptools would then leave distutils alone in this process, for others, too.
+    # Neither imported nor looked for: setuptools would then leave distutils alone for others in this process, too.
     shutil.copytree(str(metadata.distribution("pip").locate_file("pip")), site / "pip")
     python = root / "venv" / "bin" / "python3"
     settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -281,6 +281,49 @@ def test_labels_that_are_not_true_are_told(
     ]
 
 
+def test_labels_of_another_build_are_not_the_whole_image(
+    tmp_path: Path, program: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.sif"
+    file.write_bytes(sif_files.with_labels({"launcher.package.verl": STACK.verl, "launcher.package.ray": "0.1"}))
+    code, data = asked(capsys, file, "--stack", "cpu")
+    assert (code, data["differences"], data["packages_from"]) == (1, [], None)
+    assert "its labels do not tell its packages, and no apptainer" in data["problems"][0]
+    program(answering(dict(STACK.pins)))
+    code, data = asked(capsys, file, "--stack", "cpu")
+    assert (code, data["packages_from"], data["differences"]) == (1, "inside", [])
+    assert data["problems"][0].startswith("its label says ray 0.1, inside is ")
+
+
+def test_many_differences_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = {name: value for name, value in LABELS.items() if not name.startswith("launcher.package.")}
+    (tmp_path / "x.sif").write_bytes(sif_files.with_labels({**kept, "launcher.package.verl": STACK.verl}))
+    assert main([str(tmp_path / "x.sif")]) == 1
+    out, err = capsys.readouterr()
+    number = len(STACK.pins) - 1
+    assert out.count("\ndiffers  ") == 11
+    assert f"\ndiffers      and {number - 10} more: --json\n" in out
+    assert err == f"error: {tmp_path}/x.sif: {number} packages differ from the stack cpu\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_problems_stand_on_standard_error_too(
+    options: list[str], image: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.truncate(image, 5000)
+    assert main([str(image), *options]) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith(f"error: {image}: ")
+    assert ("problem" in out, err.count("\n")) == (True, 1)
+
+
+@pytest.mark.parametrize("value", ["nan", "-5", "0", "inf", "long"])
+def test_a_time_that_is_none(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["x.sif", f"--timeout={value}"])
+    assert f"argument --timeout: invalid seconds value: '{value}'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -12,7 +12,8 @@ from packaging.requirements import Requirement
 
 from launch.config.training import Engine
 from singularity import stack as stacks
-from singularity.stack import Fact, Stack, StackError, load_stack, normalised, stack_names, stack_of_verl
+from singularity.stack import Fact, Stack, StackError, load_stack, stack_names, stack_of_verl
+from singularity.versions import normalised
 
 GPU_STACKS = [name for name in stack_names() if load_stack(name).device == "cuda"]
 RECORDED = Path(__file__).parent / "recorded" / "requires_dist.txt"
