@@ -135,12 +135,13 @@ def review(
     sample_data = rehearse and not {"train", "val"} & job.data.model_fields_set
     memory = None if rehearse else estimate_job(job, project)
     real, job = job, shrink(job) if rehearse else job
-    findings += check_job(job, project, rehearse=rehearse, sample_data=sample_data)
-    findings += check_checksum(job, job_image(job, project, rehearse=rehearse))
+    image = job_image(job, project, rehearse=rehearse)
+    findings += check_job(job, project, rehearse=rehearse, sample_data=sample_data, image=image)
+    findings += check_checksum(job, image)
     findings += _of_the_real_job(real, project, findings) if rehearse else []
     script = None
     if plan_layout(job).train_world >= 1:
-        request = RenderRequest(job, project, script_name, rehearse, sample_data, given=real)
+        request = RenderRequest(job, project, script_name, rehearse, sample_data, given=real, seen=image)
         accepted = tuple(text for text in request.trainer.overrides if text not in refused)
         command = replace(request.trainer, overrides=accepted)
         findings += engine_findings(command, job.engine.verl, job.container.env, engine)

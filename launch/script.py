@@ -41,6 +41,7 @@ class RenderRequest:
         script_name: file name of the script, for its own messages.
         sample_data: a rehearsal without data of its own takes the shipped GSM8K sample.
         given: the job as the user gave it, for RUN_DIR/job.json; None: `job`.
+        seen: the image as it was checked; None: it is looked at.
     """
 
     job: Job
@@ -49,6 +50,7 @@ class RenderRequest:
     rehearse: bool = False
     sample_data: bool = False
     given: Job | None = None
+    seen: JobImage | None = None
 
     @cached_property
     def trainer(self) -> TrainerCommand:
@@ -57,8 +59,8 @@ class RenderRequest:
 
     @cached_property
     def image(self) -> JobImage:
-        """The image as it lies here now."""
-        return job_image(self.job, self.project, rehearse=self.rehearse)
+        """The image as it lies here."""
+        return self.seen or job_image(self.job, self.project, rehearse=self.rehearse)
 
     @cached_property
     def stack(self) -> JobStack:

@@ -22,16 +22,18 @@ from launch.checks.stack import check_stack
 from launch.checks.text import check_text
 from launch.config import Job
 from launch.finding import Finding
-from launch.image_stack import job_image, job_stack
+from launch.image_stack import JobImage, job_image, job_stack
 
 
-def check_job(job: Job, project: Path, *, rehearse: bool, sample_data: bool) -> list[Finding]:
+def check_job(
+    job: Job, project: Path, *, rehearse: bool, sample_data: bool, image: JobImage | None = None
+) -> list[Finding]:
     """Every broken rule of a job (of the shrunk job, for a rehearsal), errors first.
 
     `project` is the folder that relative paths start from. A rehearsal has models of its own, and with
-    `sample_data` data of its own, so that the job's are not looked at.
+    `sample_data` data of its own, so that the job's are not looked at. `image` is looked at where it is not given.
     """
-    image = job_image(job, project, rehearse=rehearse)
+    image = image or job_image(job, project, rehearse=rehearse)
     said = job_stack(job, image, rehearse=rehearse)
     findings = [
         *check_stack(job, image, said, rehearse=rehearse),

@@ -8,6 +8,7 @@ from launch.checks.ignored import check_ignored
 from launch.config import Job
 from launch.finding import Finding, error, warning
 from launch.image_stack import JobStack, cpu_stacks, why_not
+from launch.rehearsal.overrides import VERSIONS
 from singularity.stack import Abilities
 
 
@@ -50,12 +51,13 @@ def _mode(job: Job, can: Abilities) -> Iterator[Finding]:
 
 def _vllm_rehearsal(job: Job, said: JobStack) -> Iterator[Finding]:
     stacks = cpu_stacks(job.engine.verl)
+    able = sorted(verl for verl in VERSIONS if any(stack.can.vllm.able for stack in cpu_stacks(verl)))
     if not any(stack.can.vllm.able for stack in stacks):
         why = f": {why_not(stacks[0].can.vllm)}" if stacks else ""
         yield error(
             "rehearsal-rollout",
             f"verl {job.engine.verl} has no vllm rehearsal on CPU{why}",
-            "set rehearsal.rollout=hf, or engine.verl=0.9.1",
+            " or ".join(["set rehearsal.rollout=hf", *(f"engine.verl={verl}" for verl in able)]),
         )
     elif said.known and not said.stack.can.vllm.able:
         yield warning(

@@ -56,10 +56,12 @@ def _actor_fp8(job: Job, said: JobStack) -> Iterator[Finding]:
         )
     if (gpu is None or cuda is None) and not (wrong_gpu or wrong_cuda):
         unknown = [name for name, known in (("cluster.gpu", gpu), ("container.cuda", cuda)) if known is None]
+        # The stack of this verl says its CUDA; whether the image is one of it is the user's to say.
+        stack = f", or container.stack={said.stack.name} for that CUDA" if cuda is None and able.able else ""
         yield warning(
             "fp8-unknown",
             f"actor.fp8=blockwise needs a Hopper GPU and CUDA 12.9 or newer; {' and '.join(unknown)} not known",
-            f"set {' and '.join(unknown)}, or actor.fp8=null",
+            f"set {' and '.join(unknown)}{stack}, or actor.fp8=null",
         )
     if not able.able:
         # Another image may have a newer Transformer Engine with this verl.
@@ -77,6 +79,7 @@ def _rollout_fp8(job: Job, said: JobStack) -> Iterator[Finding]:
     gpu, can = find_gpu(job.cluster.gpu), said.stack.can
     if not can.fp8_rollout.able:
         yield error("rollout-fp8", f"rollout.fp8: {why_not(can.fp8_rollout)}", can.fp8_rollout.instead)
+        return
     if gpu is not None and not gpu.fp8:
         yield error(
             "rollout-fp8",
@@ -85,4 +88,7 @@ def _rollout_fp8(job: Job, said: JobStack) -> Iterator[Finding]:
         )
     both = can.fp8_both_sglang
     if job.actor.fp8 is not None and job.rollout.engine == "sglang" and not both.able:
-        yield warning("fp8-end-to-end", f"actor.fp8 and rollout.fp8 with SGLang: {why_not(both)}", both.instead)
+        # An image whose stack nobody names may have it.
+        vllm = ", or rollout.engine=vllm where the image has vLLM" if can.vllm.able or not said.known else ""
+        told = f"actor.fp8 and rollout.fp8 with SGLang: {why_not(both)}"
+        yield warning("fp8-end-to-end", told, f"{both.instead}{vllm}")

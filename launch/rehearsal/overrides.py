@@ -23,8 +23,16 @@ def _check(verl: str, actor: str, rollout: str) -> None:
     ):
         if value not in known:
             raise ValueError(f"{name}={value}: the rehearsal on CPU knows {', '.join(known)}")
-    if verl != "0.9.1" and rollout == "vllm":
+    if rollout == "vllm" and verl not in _with_vllm():
         raise ValueError(f"rollout=vllm: with verl {verl} the rehearsal generates with rollout=hf only")
+
+
+def _with_vllm() -> set[str]:
+    """Versions of verl that a stack of the cpu generates with vLLM for."""
+    from singularity.stack import load_stack, stack_names  # not of the standard library: for this question alone
+
+    stacks = map(load_stack, stack_names())
+    return {stack.verl for stack in stacks if stack.device == "cpu" and stack.can.vllm.able}
 
 
 def cpu_overrides(

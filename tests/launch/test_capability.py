@@ -66,7 +66,8 @@ def test_one_step_off_has_no_critic(verl: str, strategy: str):
 @pytest.mark.parametrize("verl", ["0.6.1", "0.8.0"])
 def test_the_vllm_rehearsal_is_there_for_0_9_1_alone(verl: str):
     given = (f"engine.verl={verl}", "engine.mode=sync", "rehearsal.rollout=vllm")
-    assert findings(*given, rehearse=True)["rehearsal-rollout"].severity == "error"
+    found = findings(*given, rehearse=True)["rehearsal-rollout"]
+    assert (found.severity, found.remedy) == ("error", "set rehearsal.rollout=hf or engine.verl=0.9.1")
     assert "rehearsal-rollout" not in findings("rehearsal.rollout=vllm", rehearse=True)
 
 
@@ -119,6 +120,7 @@ def test_what_is_not_known_is_told(assignments: tuple[str, ...], told: str | Non
     assert (found and found.severity) == (told and "warning")
     if found and told:
         assert found.remedy.startswith(f"set {told}, or")
+        assert ("container.stack=verl-0.9.1" in found.remedy) == ("container.cuda" in told)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +147,13 @@ def test_an_fp8_rollout_needs_a_version_and_a_gpu(assignments: tuple[str, ...], 
 
 def test_fp8_on_both_sides_with_sglang_is_told():
     both = (*HOPPER, "rollout.fp8=true")
+    assert "rollout.engine=vllm where" in findings("rollout.engine=sglang", *both)["fp8-end-to-end"].remedy
+    # What a stack does not have is no way out, and neither is the other end of what no end has.
+    remedy = findings(*both, "container.stack=verl-0.9.1")["fp8-end-to-end"].remedy
+    assert remedy == "set rollout.fp8=false"
+    old = ("engine.verl=0.6.1", "engine.mode=sync")
+    assert severity("fp8-end-to-end", *both, *old) is None
+    assert severity("rollout-fp8", *both, *old) == "error"
     assert severity("fp8-end-to-end", *both) == "warning"
     assert severity("fp8-end-to-end", *both, "rollout.engine=vllm") is None
     assert severity("fp8-end-to-end", *both, "actor.fp8=null") is None

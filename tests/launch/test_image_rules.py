@@ -12,8 +12,10 @@ from launch.checks.stack import check_stack
 from launch.config import JobError, load_job
 from launch.finding import Finding
 from launch.image_stack import job_image, job_stack
+from launch.review import EngineCheck, review
 from launch.script import RenderRequest, render_script
 from singularity import checksum
+from singularity.image import Image, read_image
 from singularity.stack import load_stack
 from singularity.toolkit import content_hash
 
@@ -308,3 +310,16 @@ def test_an_image_beside_an_odd_record_or_in_the_place_of_a_pipe_is_an_error(kin
     assert found.damaged is not None
     said = job_stack(job, found, rehearse=False)
     assert any(finding.severity == "error" for finding in check_image(job, found, said))
+
+
+def test_a_render_looks_at_the_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_sif(tmp_path / NAME)
+    looks = []
+
+    def look(path: Path) -> Image:
+        looks.append(path)
+        return read_image(path)
+
+    monkeypatch.setattr("launch.image_stack.read_image", look)
+    review(load_job("grpo"), tmp_path, "run.sh", engine=EngineCheck(wanted=False))
+    assert looks == [tmp_path / NAME]
