@@ -84,9 +84,13 @@ def _read_slurm(site: Site, ask: Ask) -> None:
     answer = ask(slurm.SINFO)
     if answer.problem is not None:
         raise NoSlurmError(answer.problem)
-    site.partitions, strange = slurm.parse_sinfo(answer.out)
+    config = ask(slurm.CONFIG)
+    if config.problem is None:
+        site.config = slurm.parse_config(config.out)
+    listed = _of_this_cluster(answer.out, site.config.get("ClusterName"))
+    site.partitions, strange = slurm.parse_sinfo(listed)
     if not site.partitions:
-        said = next((line for line in answer.out.splitlines() if line.strip()), "nothing")
+        said = next((line for line in listed.splitlines() if line.strip()), "nothing")
         raise NoSlurmError(f"sinfo listed no partition that can be read; it printed {said[:200]!r}")
     if strange:
         site.notes.append(f"sinfo: {strange} lines that are no partition were passed over")
@@ -95,9 +99,22 @@ def _read_slurm(site: Site, ask: Ask) -> None:
         settings = slurm.parse_partitions(answer.out)
         for partition in site.partitions:
             partition.settings = settings.get(partition.name, {})
-    answer = ask(slurm.CONFIG)
-    if _noted(site, answer):
-        site.config = slurm.parse_config(answer.out)
+    _noted(site, config)
+
+
+def _of_this_cluster(listed: str, name: str | None) -> str:
+    """What sinfo listed of the cluster `name`, where it lists several."""
+    found = slurm.clusters(listed)
+    if not found:
+        return listed
+    if name not in found:
+        told = (
+            f"{name}, this one, is not among them"
+            if name
+            else "scontrol show config did not say which is this one"
+        )
+        raise NoSlurmError(f"sinfo listed the clusters {', '.join(found)}, and {told}")
+    return found[name]
 
 
 def _read_accounts(site: Site, ask: Ask) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from launch.site.gres import parse_gres
 
-# Hidden partitions too; nodes that differ on lines of their own.
-SINFO = ("sinfo", "--all", "--exact", "--noheader", "--format=%P|%a|%l|%D|%T|%c|%m|%G|%f")
+# Hidden partitions too; nodes that differ on lines of their own; of this cluster, not of its federation.
+SINFO = ("sinfo", "--all", "--local", "--exact", "--noheader", "--format=%P|%a|%l|%D|%T|%c|%m|%G|%f")
 PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
 CONFIG = ("scontrol", "show", "config")
 _GONE = re.compile(r"down|drain|fail|error|unknown|future|inval|not_resp|no_resp|power_down|powering_down|maint")
@@ -53,6 +53,12 @@ class Partition:
         """A setting that is a list of names; None where it does not limit anybody."""
         text = self.settings.get(key, "")
         return None if text in ("", "ALL", "(null)", "N/A") else text.split(",")
+
+
+def clusters(text: str) -> dict[str, str]:
+    """What sinfo prints of each cluster, by its line `CLUSTER: name`; empty where it tells of this one only."""
+    parts = re.split(r"^CLUSTER:[ \t]*(.*?)[ \t\r]*$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2]))  # noqa: B905 (Python 3.10)
 
 
 def parse_sinfo(text: str) -> tuple[list[Partition], int]:

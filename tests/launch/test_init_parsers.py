@@ -20,6 +20,7 @@ from launch.site.network import read_network
 from launch.site.slurm import (
     Nodes,
     Partition,
+    clusters,
     parse_accounts,
     parse_config,
     parse_partitions,
@@ -82,6 +83,7 @@ def test_limits(text: str, limit: int | None) -> None:
 @unhurried
 @given(st.text())
 def test_every_text_is_parsed(text: str) -> None:
+    clusters(f"CLUSTER: {text}")
     partitions, _ = parse_sinfo(text)
     for one in partitions:
         gpu_nodes(one)

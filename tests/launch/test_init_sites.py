@@ -208,6 +208,30 @@ def test_slurm_that_fails_or_says_nothing(tmp_path: Path) -> None:
     assert "sinfo listed no partition that can be read; it printed '*** Welcome ***'" in done.err
 
 
+_FEDERATION = """\
+CLUSTER: east
+gpu*|up|1:00:00|9|idle|64|512000|gpu:h200:8|(null)
+
+CLUSTER: west
+gpu*|up|1:00:00|2|idle|64|512000|gpu:a100:4|(null)
+"""
+
+
+def test_of_a_federation_this_cluster_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "sinfo.txt").write_text(_FEDERATION)
+    done = init(tmp_path, tmp_path)
+    assert (done.code, done.text) == (1, "")
+    assert "sinfo listed the clusters east, west, and scontrol show config did not say" in done.err
+    (tmp_path / "config.txt").write_text("ClusterName = north\n")
+    done = init(tmp_path, tmp_path)
+    assert (done.code, done.text) == (1, "")
+    assert "sinfo listed the clusters east, west, and north, this one, is not among them" in done.err
+    (tmp_path / "config.txt").write_text("ClusterName = west\n")
+    done = init(tmp_path, tmp_path)
+    assert (done.data["cluster"]["gpu"], done.data["cluster"]["gpus_per_node"]) == ("a100", 4)
+    assert "east" not in done.text
+
+
 def test_a_partition_that_is_not_there(tmp_path: Path) -> None:
     done = init(tmp_path, "debian-24.11", "--partition", "gpus")
     assert (done.code, done.text) == (1, "")
