@@ -4,6 +4,8 @@ A run directory holds verdict.json (verdict.N.json of earlier attempts), manifes
 heartbeat, failed-NODE.json, logs/ (logs.N/ of attempt N). Any of them may be missing, half-written or foreign.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import statistics

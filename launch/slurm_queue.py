@@ -1,5 +1,7 @@
 """What Slurm says of one job: in the queue, or how it ended. Silent where there is no Slurm."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import subprocess

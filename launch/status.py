@@ -6,6 +6,8 @@ python -m launch.status 1234                 the run of Slurm job 1234 below ./o
 python -m launch.status outputs/x/run-1234   a run directory
 """
 
+from __future__ import annotations
+
 import argparse
 import io
 import json

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501  screens and logs are wide
 
+import ast
 import json
 import os
 import subprocess
@@ -503,3 +504,30 @@ def test_a_terminal_without_bars(run_dir: Path, tmp_path: Path):
 
 def test_a_record_is_json():
     assert json.loads(json.dumps(RunRecord("x").__dict__))["state"] == "running"
+
+
+def test_it_runs_with_python_3_9(run_dir: Path):
+    """On a login node, without a package of others; where no such Python is here, the text alone is looked at."""
+    program = "import sys, launch.status; print(*(m.__file__ for m in sys.modules.values() if getattr(m, '__file__', None)))"
+    root = Path(slurm_queue.__file__).resolve().parents[1]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], cwd=root, capture_output=True, text=True, check=True
+    )
+    own = [Path(file) for file in done.stdout.split() if Path(file).is_relative_to(root)]
+    assert Path(slurm_queue.__file__) in own
+    for file in own:
+        tree = ast.parse(file.read_text(), feature_version=(3, 9))
+        unions = [
+            node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+        ]
+        of_none = [node for node in unions if isinstance(node.right, ast.Constant) and node.right.value is None]
+        assert not of_none or "from __future__ import annotations" in file.read_text(), file
+    pythons = [
+        *Path("/usr/bin").glob("python3.9"),
+        *Path("~/.pyenv/versions").expanduser().glob("3.9*/bin/python"),
+    ]
+    for python in pythons:
+        command = [python, "-BSm", "launch.status", str(run_dir)]
+        environment = {**os.environ, "PYTHONPATH": str(root)}
+        told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert "step 20" in told.stdout, told.stderr
