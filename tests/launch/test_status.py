@@ -530,4 +530,4 @@ def test_it_runs_with_python_3_9(run_dir: Path):
         command = [python, "-BSm", "launch.status", str(run_dir)]
         environment = {**os.environ, "PYTHONPATH": str(root)}
         told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert "step 20" in told.stdout, told.stderr
+        assert "\nsteps      20, " in told.stdout, told.stderr
