@@ -23,14 +23,19 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     """Open ``path`` for :func:`batches`; a context manager.
 
     Raises:
-        OSError, pyarrow.ArrowException, ValueError (:data:`UNREADABLE`): not a whole parquet file.
+        OSError, pyarrow.ArrowException, ValueError (:data:`UNREADABLE`): not a whole parquet file; a pipe among
+            others, whose end cannot be read first.
     """
+    if path.exists() and not path.is_file():
+        raise ValueError("not a regular file")
     # Whole column chunks are not read ahead: a row group may be larger than the memory.
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether the file begins as parquet does."""
+    """Whether the file begins as parquet does; nothing is read of what is no regular file (a pipe may wait)."""
+    if path.exists() and not path.is_file():
+        return False
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
