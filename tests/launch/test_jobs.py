@@ -44,6 +44,12 @@ def test_a_ready_job_can_be_rehearsed(name: str, tmp_path: Path):
     assert "launch.rehearsal.prepare" in render_script(RenderRequest(job, tmp_path, "run.sh", rehearse=True))
 
 
+@pytest.mark.parametrize("name", [file.name for file in JOBS])
+def test_a_ready_job_leaves_to_a_site_what_is_a_sites(name: str):
+    """A job file lies above cluster.yaml: a guess in it would win over what is known."""
+    assert ready(name).cluster.model_fields_set <= {"nodes", "gpus_per_node", "gpu", "cpus_per_node", "time"}
+
+
 def test_the_algorithms_are_there():
     assert {ready(name).template for name in ("grpo.yaml", "ppo.yaml", "dapo.yaml")} == {"grpo", "ppo", "dapo"}
     assert ready("ppo.yaml").algorithm.estimator == "gae"

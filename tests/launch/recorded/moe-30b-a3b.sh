@@ -6,7 +6,6 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=64
 #SBATCH --gpus-per-node=h200:8
-#SBATCH --partition=gpu
 #SBATCH --time=24:00:00
 #SBATCH --no-requeue
 #SBATCH --output=%x-%j.out
@@ -37,7 +36,6 @@ source "$TOOLKIT/launch/batch.sh" # what the script calls: make_run_dir, load_mo
 # ---- the container on a cluster, this machine's Python without one
 if [[ -n ${SLURM_JOB_ID:-} ]]; then
   make_run_dir
-  load_modules singularitypro
   [[ -r $IMAGE ]] || die missing-path "image $IMAGE is not readable on $(hostname)" "correct container.image"
   RUNTIME=$(command -v apptainer || command -v singularity) || die setup "no apptainer or singularity on $(hostname)" "name a module in cluster.modules"
   # The host's Python stays out of the container, and srun compares the others with its own options.
@@ -164,7 +162,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #: {
 #: "template": "grpo",
 #: "name": "qwen3-30b-a3b-grpo",
-#: "cluster": {"nodes": 4, "gpus_per_node": 8, "gpu": "h200", "cpus_per_node": 64, "partition": "gpu", "time": "24:00:00", "modules": ["singularitypro"]},
+#: "cluster": {"nodes": 4, "gpus_per_node": 8, "gpu": "h200", "cpus_per_node": 64, "time": "24:00:00"},
 #: "container": {"image": "images/verl-0.9.1.sif", "stack": "verl-0.9.1"},
 #: "engine": {"verl": "0.9.1", "mode": "one_step_off"},
 #: "rollout": {"engine": "sglang", "nodes": 2, "gpus_per_node": 7, "n": 8, "gpu_memory_utilization": 0.7},
@@ -180,7 +178,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #= {
 #= "name": "qwen3-30b-a3b-grpo",
 #= "template": "grpo",
-#= "cluster": {"nodes": 4, "gpus_per_node": 8, "gpu": "h200", "gpu_memory_gb": null, "cpus_per_node": 64, "mem": null, "partition": "gpu", "account": null, "qos": null, "time": "24:00:00", "modules": ["singularitypro"], "network_interface": null, "join_timeout_s": 300.0, "extra_sbatch": []},
+#= "cluster": {"nodes": 4, "gpus_per_node": 8, "gpu": "h200", "gpu_memory_gb": null, "cpus_per_node": 64, "mem": null, "partition": null, "account": null, "qos": null, "time": "24:00:00", "modules": [], "network_interface": null, "join_timeout_s": 300.0, "extra_sbatch": []},
 #= "container": {"image": "images/verl-0.9.1.sif", "runtime": "auto", "cuda": null, "stack": "verl-0.9.1", "toolkit": "bind", "verify": true, "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
 #= "engine": {"verl": "0.9.1", "mode": "one_step_off"},
 #= "rollout": {"engine": "sglang", "nodes": 2, "gpus_per_node": 7, "tensor_parallel": 1, "n": 8, "gpu_memory_utilization": 0.7, "temperature": 1.0, "top_p": 1.0, "fp8": false, "max_model_len": null, "max_batched_tokens": null, "chunked_prefill": true, "max_num_seqs": null, "enforce_eager": null, "free_cache": null},

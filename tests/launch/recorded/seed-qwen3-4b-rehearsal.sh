@@ -6,7 +6,6 @@
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=2
-#SBATCH --partition=gpu
 #SBATCH --time=00:30:00
 #SBATCH --no-requeue
 #SBATCH --output=%x-%j.out
@@ -41,7 +40,6 @@ source "$TOOLKIT/launch/batch.sh" # what the script calls: make_run_dir, load_mo
 # ---- the container on a cluster, this machine's Python without one
 if [[ -n ${SLURM_JOB_ID:-} ]]; then
   make_run_dir
-  load_modules singularitypro
   [[ -r $IMAGE ]] || die missing-path "image $IMAGE is not readable on $(hostname)" "correct rehearsal.image"
   RUNTIME=$(command -v apptainer || command -v singularity) || die setup "no apptainer or singularity on $(hostname)" "name a module in cluster.modules"
   # The host's Python stays out of the container, and srun compares the others with its own options.
@@ -192,7 +190,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #: {
 #: "template": "grpo",
 #: "name": "qwen3-4b-grpo-megatron",
-#: "cluster": {"nodes": 1, "gpus_per_node": 5, "gpu": "h200", "cpus_per_node": 40, "partition": "gpu", "time": "12:00:00", "modules": ["singularitypro"]},
+#: "cluster": {"nodes": 1, "gpus_per_node": 5, "gpu": "h200", "cpus_per_node": 40, "time": "12:00:00"},
 #: "container": {"image": "images/verl-0.6.1.sif", "stack": "verl-0.6.1"},
 #: "engine": {"verl": "0.6.1", "mode": "sync"},
 #: "rollout": {"engine": "sglang", "tensor_parallel": 1, "n": 4, "gpu_memory_utilization": 0.4, "max_num_seqs": 256, "enforce_eager": true, "free_cache": true},
@@ -209,7 +207,7 @@ run_in_slurm "${SUPERVISE[@]}"
 #= {
 #= "name": "qwen3-4b-grpo-megatron-rehearsal",
 #= "template": "grpo",
-#= "cluster": {"nodes": 1, "gpus_per_node": 2, "gpu": null, "gpu_memory_gb": null, "cpus_per_node": 2, "mem": null, "partition": "gpu", "account": null, "qos": null, "time": "00:30:00", "modules": ["singularitypro"], "network_interface": null, "join_timeout_s": 300.0, "extra_sbatch": []},
+#= "cluster": {"nodes": 1, "gpus_per_node": 2, "gpu": null, "gpu_memory_gb": null, "cpus_per_node": 2, "mem": null, "partition": null, "account": null, "qos": null, "time": "00:30:00", "modules": [], "network_interface": null, "join_timeout_s": 300.0, "extra_sbatch": []},
 #= "container": {"image": "images/verl-cpu.sif", "runtime": "auto", "cuda": null, "stack": null, "toolkit": "bind", "verify": true, "stage": false, "stage_dir": "/tmp", "binds": [], "env": {}, "env_file": null},
 #= "engine": {"verl": "0.6.1", "mode": "sync"},
 #= "rollout": {"engine": "sglang", "nodes": 1, "gpus_per_node": 1, "tensor_parallel": 1, "n": 4, "gpu_memory_utilization": 0.4, "temperature": 1.0, "top_p": 1.0, "fp8": false, "max_model_len": null, "max_batched_tokens": null, "chunked_prefill": true, "max_num_seqs": null, "enforce_eager": null, "free_cache": null},
