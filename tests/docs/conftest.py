@@ -1,7 +1,6 @@
-"""The pages' tests use stand-ins that other folders of tests made: models, images."""
+"""The pages' tests use stand-ins that other folders of tests made: models."""
 
 import sys
 from pathlib import Path
 
-for _folder in ("launch", "singularity"):
-    sys.path.append(str(Path(__file__).resolve().parents[1] / _folder))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "launch"))

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from labelled_sif import write_sif
+from sif_files import write_sif
 from slurm_stubs import Node, Outcome, commands, named_options
 
 from launch.config import load_job

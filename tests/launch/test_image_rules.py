@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from labelled_sif import write_sif
+from sif_files import write_sif
 
 from launch.checks import check_job
 from launch.checks.image import check_checksum, check_image

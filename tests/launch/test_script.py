@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from labelled_sif import write_sif
+from sif_files import write_sif
 from slurm_stubs import Node, Outcome, host_environment, with_batch
 
 from launch import render

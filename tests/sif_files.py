@@ -1,6 +1,7 @@
 """SIF files for tests, made from a real one.
 
-`images/tiny-signed.sif` is of Apptainer 1.4.5: `apptainer build` of a folder with one file, then `apptainer sign`.
+`singularity/images/tiny-signed.sif` is of Apptainer 1.4.5: `apptainer build` of a folder with one file, then
+`apptainer sign`.
 """
 
 import json
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-REAL = Path(__file__).resolve().parent / "images" / "tiny-signed.sif"
+REAL = Path(__file__).resolve().parent / "singularity" / "images" / "tiny-signed.sif"
 TABLE, DESCRIPTOR = 4096, 585
 COUNT_AT, TABLE_AT, ROOM_AT = 88, 96, 104  # in the header: descriptors in all, where, bytes
 # In a descriptor.
@@ -41,6 +42,13 @@ def with_labels(labels: Mapping[str, str]) -> bytearray:
     content = real()
     put(content, METADATA, offset=len(content), size=len(text))
     return content + text
+
+
+def write_sif(path: Path, labels: Mapping[str, str] | None = None) -> Path:
+    """A file with these labels, and its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(with_labels(labels or {}))
+    return path
 
 
 def with_squashfs(squashfs: bytes) -> bytearray:
