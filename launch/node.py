@@ -23,6 +23,7 @@ from launch.supervisor.node_folder import clean_up, make_temp_dir
 from launch.supervisor.parts import say
 from launch.supervisor.settings import Settings, UsageError, read_settings
 from launch.supervisor.verdict import EXIT_CODES, Failure, JobFailed, SetupError
+from singularity.toolkit import content_hash
 
 # Slurm's own, and what sites let it send before the time limit (--signal).
 _ENDING = (
@@ -51,9 +52,27 @@ def _role(settings: Settings) -> Callable[[Settings, Callable[[], Optional[int]]
     return run_worker
 
 
+def _other_toolkit(wanted: Optional[str]) -> Optional[str]:
+    """What is wrong where the job was rendered with another toolkit than this one, which is the image's own."""
+    if wanted in (None, content_hash()):
+        return None
+    return f"the image has the toolkit {content_hash()}, and the job was rendered with {wanted}"
+
+
+def _compare_toolkit(settings: Settings) -> None:
+    other = _other_toolkit(settings.notes.get("toolkit")) if settings.rank == 0 else None
+    if other:
+        remedy = (
+            "build the image again with this toolkit (python -m singularity.build), or set container.toolkit=bind"
+        )
+        code = EXIT_CODES["setup"]
+        raise JobFailed(Failure("setup", settings.node, other, code, kind="image", what_to_do=remedy))
+
+
 def _supervise(settings: Settings) -> int:
     started = time.time()
     try:
+        _compare_toolkit(settings)
         warnings = (
             *raise_open_files(),
             *low_limits(shared_memory=not settings.logical_gpus),
@@ -88,10 +107,17 @@ def main(words: Optional[List[str]] = None) -> int:
     """Exit codes: 0 done; the trainer's own; 19 to 47 and 143 as in README, "Exit codes"; 2 usage."""
     for number in _ENDING:
         signal.signal(number, _remember)
+    words = sys.argv[1:] if words is None else words
     try:
-        settings = read_settings(sys.argv[1:] if words is None else words, os.environ)
-    except UsageError as error:
-        print(f"launch/node.py: {error}", file=sys.stderr)
+        settings = read_settings(words, os.environ)
+    except (UsageError, SystemExit) as error:
+        # Another toolkit may know other options.
+        wanted = next((word.partition("=")[2] for word in words if word.startswith("toolkit=")), None)
+        told = [_other_toolkit(wanted), str(error) if isinstance(error, UsageError) else None]
+        for text in filter(None, told):
+            print(f"launch/node.py: {text}", file=sys.stderr)
+        if isinstance(error, SystemExit):
+            raise
         return 2
     if settings.staged is not None:
         settings.staged.unlink(missing_ok=True)  # the image is mounted by now, and nobody else uses this copy

@@ -21,7 +21,7 @@ from launch.rehearsal.overrides import cpu_environment, ray_cpus
 from launch.sizing.cpus import cpus_on_fullest
 from launch.sizing.layout import plan_layout
 from launch.toolkit import toolkit_folder
-from singularity.toolkit import IN_IMAGE, VERSION
+from singularity.toolkit import IN_IMAGE, VERSION, content_hash
 
 _SCRIPT_HASH = re.compile(r"(?<=; script )[0-9a-f]{12}(?=\. )")
 _PLACEHOLDER = "@SCRIPT_HASH@"
@@ -189,6 +189,7 @@ def _image_values(request: RenderRequest) -> dict[str, Any]:
         "image_size": "" if found is None or found.size is None else found.size,
         "image_sha256": (found.checksum if found is not None and job.container.verify else None) or "",
         "toolkit_inside": IN_IMAGE if job.container.toolkit == "image" else None,
+        "toolkit_hash": content_hash(),
         "stack": request.stack.stack.name if request.stack.known else None,
     }
 

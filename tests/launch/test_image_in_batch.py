@@ -18,7 +18,7 @@ from launch.supervisor.causes import CAUSES
 from launch.supervisor.verdict import read_failure
 from singularity import checksum
 from singularity.sif import ImageDamaged
-from singularity.toolkit import TOOLKIT
+from singularity.toolkit import TOOLKIT, content_hash
 
 BATCH = TOOLKIT / "launch" / "batch.sh"
 STARTS = "run.sh: srun starts the nodes"
@@ -269,3 +269,9 @@ def test_the_toolkit_of_the_image(job: Job):
     words = done.containers[0]["command"]
     assert words[1] == "/opt/toolkit/launch/node.py"
     assert not named_options(words)["--host-toolkit"].startswith("/opt/toolkit")
+    assert f"toolkit={content_hash()}" in words  # launch/node.py compares it with its own
+
+
+def test_a_toolkit_of_the_hosts_is_not_compared(job: Job):
+    job.render()
+    assert not [word for word in job.run().containers[0]["command"] if word.startswith("toolkit=")]

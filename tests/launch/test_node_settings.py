@@ -1,12 +1,16 @@
 """What a node is told, the environment of its parts, and its GPUs."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from launch.supervisor import devices, settings, verdict
 from launch.supervisor.environment import base_environment, device_environments, with_head
+from singularity.toolkit import content_hash
 
 LAUNCH = Path(verdict.__file__).resolve().parents[1]
 
@@ -40,6 +44,36 @@ def test_outside_slurm_one_machine_has_all_slots():
     here = settings.read_settings([*ARGS, "::trainer", "t"], {})
     assert (here.nodes, here.rank, here.ray_gpus, here.gpus_expected, here.address) == (1, 0, 5, 5, "127.0.0.1")
     assert here.job_number == os.getpid()
+
+
+def node_of(run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The supervisor of this machine, up to what it says before it starts anything."""
+    options = ["--run-dir", str(run_dir), "--checkpoint-dir", str(run_dir / "c"), *ARGS[4:]]
+    command = [sys.executable, str(LAUNCH / "node.py"), *options, *words, "::trainer", "false"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_another_toolkit_in_the_image_ends_the_job_before_ray(tmp_path: Path):
+    """container.toolkit=image, and the image was not there when the job was rendered."""
+    done = node_of(tmp_path, "--note", "toolkit=0123456789ab")
+    assert done.returncode == 20, done.stderr
+    told = json.loads((tmp_path / "verdict.json").read_text())
+    assert (told["component"], told["kind"]) == ("setup", "image")
+    assert (
+        told["cause"] == f"the image has the toolkit {content_hash()}, and the job was rendered with 0123456789ab"
+    )
+    assert "container.toolkit=bind" in told["what_to_do"]
+    assert not list(tmp_path.rglob("*ray*"))
+
+
+def test_options_of_another_toolkit_are_told_as_such(tmp_path: Path):
+    done = node_of(tmp_path, "--of-tomorrow", "--note", "toolkit=0123456789ab")
+    assert done.returncode == 2
+    assert "rendered with 0123456789ab" in done.stderr
+    assert "--of-tomorrow" in done.stderr
+    done = node_of(tmp_path, "--of-tomorrow", "--note", f"toolkit={content_hash()}")
+    assert "rendered with" not in done.stderr
 
 
 def test_in_slurm_each_node_has_its_own(monkeypatch: pytest.MonkeyPatch):
