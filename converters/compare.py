@@ -27,7 +27,7 @@ from typing import Any
 from converters.command_line import CommandParser, fail, quiet_imports, run, told
 
 if __name__ == "__main__":
-    quiet_imports()
+    quiet_imports(extra="convert")
 
 from converters.comparing.model_difference import (
     Difference,

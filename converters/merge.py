@@ -25,7 +25,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from converters.command_line import fail, quiet_imports, run, told
 
 if __name__ == "__main__":
-    quiet_imports()  # nothing is there to keep yet
+    quiet_imports(extra="convert")  # nothing is there to keep yet
 
 from converters import arguments, convert
 from converters.arguments import Command, Options

@@ -21,7 +21,7 @@ from pathlib import Path
 from converters.command_line import CommandParser, fail, quiet_imports, run, told
 
 if __name__ == "__main__":
-    quiet_imports()
+    quiet_imports(extra="convert")
 
 from converters.checkpoint.locate import TRACKER, steps_in
 from converters.checkpoint.whole import problems_of_step

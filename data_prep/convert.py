@@ -20,7 +20,7 @@ from types import FrameType
 from data_prep.command_line import INTERRUPTED, fail, quiet_imports, run, told
 
 if __name__ == "__main__":
-    quiet_imports()
+    quiet_imports(extra="data")
 
 from data_prep.arguments import options_of, parser
 from data_prep.errors import DataError

@@ -16,7 +16,7 @@ from typing import Any
 from data_prep.command_line import CommandParser, fail, quiet_imports, run
 
 if __name__ == "__main__":
-    quiet_imports()
+    quiet_imports(extra="data")
 
 from data_prep.errors import DataError
 from data_prep.histogram import Histogram

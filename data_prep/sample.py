@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from data_prep.command_line import CommandParser, fail, quiet_imports, run
 
 if __name__ == "__main__":
-    quiet_imports()
+    quiet_imports(extra="data")
 
 import pyarrow as pa
 import pyarrow.parquet as pq

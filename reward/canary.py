@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from reward.command_line import CommandParser, fail, quiet_imports, run
 
 if __name__ == "__main__":
-    quiet_imports()
+    quiet_imports(extra="reward")
 
 import requests
 

@@ -42,6 +42,11 @@ if _HERE not in (Path(place).resolve() for place in reward.__path__):
         f"put {_HERE.parent} first in PYTHONPATH"
     )
 
+if __name__ == "__main__":
+    from reward.command_line import quiet_imports
+
+    quiet_imports(extra="reward")
+
 from reward.errors import RewardConfigError, RewardError, RewardOutageError, RewardReplyError  # noqa: E402
 from reward.verl_client.scoring import (  # noqa: E402
     compute_score,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from reward.command_line import fail, quiet_imports, run, told
 
 if __name__ == "__main__":
-    quiet_imports()
+    quiet_imports(extra="reward")
 
 from reward.errors import ModelDirError
 from reward.model_dir import check_model_dir

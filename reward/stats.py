@@ -22,7 +22,7 @@ from pathlib import Path
 from reward.command_line import CommandParser, fail, quiet_imports, run
 
 if __name__ == "__main__":
-    quiet_imports()
+    quiet_imports(extra="reward")
 
 from reward.log_stats.figures import Figures
 from reward.log_stats.findings import Warned, warnings_of

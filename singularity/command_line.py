@@ -15,10 +15,21 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from types import TracebackType
 from typing import Any
 
 INTERRUPTED = 128 + signal.SIGINT
 PIPE_CLOSED = 128 + signal.SIGPIPE
+# Names to import of the packages in each extra of pyproject.toml.
+EXTRAS = {
+    "data": ("numpy", "pyarrow", "tqdm"),
+    "reward": (
+        "aiohttp", "fastapi", "httptools", "matplotlib", "numpy", "prometheus_client", "requests", "torch",
+        "transformers", "urllib3", "uvicorn",
+    ),
+    "convert": ("isal", "numpy", "tqdm"),
+}  # fmt: skip
 
 
 class Help(argparse.HelpFormatter):
@@ -103,10 +114,26 @@ def told(error: Exception) -> str:
     return str(error)
 
 
-def quiet_imports() -> None:
-    """Let Ctrl-C end the process without a traceback while the modules of a command are imported."""
+def quiet_imports(extra: str | None = None) -> None:
+    """Let Ctrl-C end the process without a traceback while the modules of a command are imported, and a package of
+    `extra` (one of pyproject.toml) that is missing with one line."""
+    if extra is not None:
+        sys.excepthook = partial(_told_missing, extra)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+
+def _told_missing(
+    extra: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """What Python calls before it ends with 1, here for a package that is missing."""
+    if not isinstance(error, ModuleNotFoundError) or error.name not in EXTRAS[extra]:
+        sys.__excepthook__(kind, error, trace)
+        return
+    spec = sys.modules["__main__"].__spec__
+    command = spec.name if spec else sys.argv[0]
+    message = f"{command} needs {error.name}, which is not installed here"
+    fail(f"{message}; pip install '.[{extra}]' in the toolkit's folder", as_json="--json" in sys.argv[1:])
 
 
 def run(main: Callable[[], int]) -> int:

@@ -58,6 +58,7 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     environment, argv, parse = dict(os.environ), sys.argv, argparse.ArgumentParser.parse_args
+    hook = sys.excepthook
     argparse.ArgumentParser.parse_args = found  # type: ignore[assignment, method-assign]
     sys.argv = [command]
     try:
@@ -68,7 +69,7 @@ def parser_of(command: str) -> argparse.ArgumentParser:
         return one.parser
     finally:
         argparse.ArgumentParser.parse_args = parse  # type: ignore[method-assign]
-        sys.argv = argv
+        sys.argv, sys.excepthook = argv, hook
         os.environ.clear()
         os.environ.update(environment)
         for number, handler in before.items():

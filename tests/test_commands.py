@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from command_parsers import FOLDERS, ROOT, commands, parser_of
+
+from singularity.command_line import EXTRAS
 
 COMMANDS = commands()
 WIDTH = 80
@@ -224,6 +227,52 @@ def test_ctrl_c_has_no_traceback(command: str, tmp_path: Path) -> None:
         os.close(writing)
     assert process.returncode == 128 + signal.SIGINT
     assert "Traceback" not in told
+
+
+def test_extras_are_those_of_the_project() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {extra: tuple(re.split(r"[<>=]", each)[0] for each in extras[extra]) for extra in EXTRAS}
+    assert named == EXTRAS
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the packages of all extras are not installed, and those alone."""
+    names = {name for names in EXTRAS.values() for name in names}
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nclass Missing:\n    def find_spec(self, name, *_):\n"
+        f"        if name.partition('.')[0] in {names!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+    return environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
+
+
+# The last two import them later.
+WITHOUT_EXTRA = ("launch.render", "launch.status", "singularity.build", "reward.server", "reward.stats")
+WITH_EXTRA = [
+    each for each in COMMANDS
+    if each.startswith(("data_prep.", "reward.", "converters.")) and each not in WITHOUT_EXTRA
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", WITH_EXTRA)
+def test_a_package_that_is_not_installed_is_named(command: str, bare: dict[str, str]) -> None:
+    extra = {"data_prep": "data", "reward": "reward", "converters": "convert"}[command.partition(".")[0]]
+    done = run(command, "--help", "--json", env=bare)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        rf"error: {re.escape(command)} needs \w+, which is not installed here; pip install '\.\[{extra}\]'"
+        r" in the toolkit's folder\n",
+        done.stderr,
+    ), done.stderr
+    assert json.loads(done.stdout)["error"] in done.stderr
+
+
+@pytest.mark.parametrize("command", WITHOUT_EXTRA)
+def test_help_that_needs_no_extra(command: str, bare: dict[str, str]) -> None:
+    done = run(command, "--help", env=bare)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_ctrl_c_while_modules_are_imported() -> None:
