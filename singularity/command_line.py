@@ -90,6 +90,16 @@ class CommandParser(argparse.ArgumentParser):
                 argcomplete.autocomplete(self, always_complete_options="long")
         return super().parse_args(args, namespace)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As of argparse, which passes over a help that cannot be written: that is an error."""
+        if file is sys.stdout and file is not None:
+            try:
+                file.write(message)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, "standard output") from error
+        else:
+            super()._print_message(message, file)
+
 
 def escaped(text: str, *, lines: bool = True) -> str:
     """`text` without what a terminal might obey; line ends stay, unless it is to be one line (`lines` False)."""
