@@ -1,9 +1,9 @@
 """Whether a file system inside an image is all there: its superblock, its tables, and samples of its content.
 
 squashfs 4.0 as the kernel's Documentation/filesystems/squashfs.rst and fs/squashfs/squashfs_fs.h define it, ext3's
-superblock as its Documentation/filesystems/ext4/super.rst. A whole one costs a megabyte of reading at most, whatever
-its size: its tables' beginnings and 64 samples of 4 KiB. Around a sample of zeros four blocks more are read (4 MiB
-at most, so that a bad one costs 256 MiB at most).
+superblock as its Documentation/filesystems/ext4/super.rst. Of a whole one less than a megabyte is read, whatever
+its size: where its tables begin, and 64 samples of 4 KiB. Around each sample of zeros it is four blocks more, of
+1 MiB at most: no file costs more than 64 x 4 MiB.
 """
 
 import struct

@@ -70,9 +70,13 @@ full.
 
 def pages() -> dict[Path, str]:
     """Every page by its path below docs/."""
-    for name in [name for name in os.environ if name.startswith("CONFIG_REWARD_")]:
+    kept = dict(os.environ)
+    for name in [name for name in kept if name.startswith("CONFIG_REWARD_")]:
         del os.environ[name]  # they are defaults of reward.server
-    parsers = {command: parser_of(command) for command in commands()}
+    try:
+        parsers = {command: parser_of(command) for command in commands()}
+    finally:
+        os.environ.update(kept)
     made = {Path("commands", f"{command}.md"): _command_page(parser) for command, parser in parsers.items()}
     made[Path("commands", "README.md")] = _table_page(parsers)
     made[Path("job.md")] = f"{MADE}\n\n{job_page()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def test_each_page_is_as_its_source_says(made: dict[Path, str]) -> None:
     assert [str(page) for page, file in there.items() if not file.is_file()] == [], REMEDY
     for page, file in there.items():
         assert file.read_text(encoding="utf-8") == made[page], f"{page}: {REMEDY}"
+
+
+def test_pages_leave_the_environment_alone(made: dict[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONFIG_REWARD_PORT", "1")
+    monkeypatch.setattr(reference, "commands", lambda: ["reward.server"])
+    page = Path("commands", "reward.server.md")
+    assert pages()[page] == made[page]
+    assert os.environ["CONFIG_REWARD_PORT"] == "1"
 
 
 def test_no_page_is_left_of_a_command_that_went(made: dict[Path, str]) -> None:

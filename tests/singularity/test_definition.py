@@ -142,13 +142,10 @@ def test_the_post_of_a_gpu_stack_for_real_over_a_stub_of_a_base(tmp_path: Path) 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
     (site,) = (root / "venv").glob("lib/python*/site-packages")
     # Neither imported nor looked for: setuptools would then leave distutils alone for others in this process, too.
-    shutil.copytree(str(metadata.distribution("pip").locate_file("pip")), site / "pip")
+    (site / "pip").symlink_to(str(metadata.distribution("pip").locate_file("pip")))
     python = root / "venv" / "bin" / "python3"
     settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     environ = {"PATH": f"{python.parent}:/usr/bin:/bin", **settings}
-
-    def run(words: list[str]) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
 
     def post(extra: str) -> "subprocess.CompletedProcess[str]":
         text = _sections(definition(load_stack("verl-0.6.1")))["post"]
@@ -157,17 +154,18 @@ def test_the_post_of_a_gpu_stack_for_real_over_a_stub_of_a_base(tmp_path: Path) 
         assert text.count(f"install {extra} ") == 1
         text = re.sub(r"command -v (ip|ps)\b", "true", text.replace("/opt/", f"{root}/"))
         shutil.copytree(TOOLKIT / "singularity", root / "toolkit.new" / "singularity")
-        return run(["sh", "-ec", text])
+        return subprocess.run(["sh", "-ec", text], env=environ, capture_output=True, text=True, check=False)
 
-    assert run([str(python), "-m", "pip", "install", "basething==1.0"]).returncode == 0
+    with zipfile.ZipFile(wheels / "basething-1.0-py3-none-any.whl") as base:
+        base.extractall(site)
     done = post("conflicts")
     assert done.returncode == 1
     assert "build: what the toolkit needs cannot be installed over this base without changing" in done.stderr
     done = post("fits")
     assert done.returncode == 0, done.stderr
-    listed = run([str(python), "-m", "pip", "freeze"]).stdout.split()
-    assert {"basething==1.0", "fits==1.0", "verl==0.6.1"} <= set(listed)
-    assert "conflicts==1.0" not in listed
+    there = {path.name.removesuffix(".dist-info") for path in site.glob("*.dist-info")}
+    assert there >= {"basething-1.0", "fits-1.0", "verl-0.6.1"}
+    assert "conflicts-1.0" not in there
 
 
 @pytest.mark.parametrize(
