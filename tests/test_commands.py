@@ -170,29 +170,51 @@ def test_a_wrong_option_is_usage(command: str, capsys: pytest.CaptureFixture[str
     assert f"\npython -m {command}: error: " in told
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments", "code"),
-    [
-        pytest.param(command, arguments, code, id=f"{command}-{number}")
-        for command, cases in WRONG.items()
-        for number, (arguments, code) in enumerate(cases)
-    ],
-)
-def test_what_is_not_there(command: str, arguments: list[str], code: int, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
+# Each case in a process of its own, forked from one that has imported what the command does.
+CASES = """
+import importlib, json, os, runpy, sys
+command, cases = sys.argv[1], json.loads(sys.argv[2])
+importlib.import_module(command)
+del sys.modules[command]
+os.chdir("work")
+for number, words in enumerate(cases):
+    if (child := os.fork()) == 0:
+        for descriptor, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"../{number}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
+        sys.argv = [command, *words]
+        runpy.run_module(command, run_name="__main__", alter_sys=True)
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@each_command
+def test_what_is_not_there(command: str, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "folder").mkdir(parents=True)
     for name in ("noise", "noise.parquet"):
-        (tmp_path / name).write_bytes(bytes(range(256)) * 16)
+        (work / name).write_bytes(bytes(range(256)) * 16)
     as_json = [] if command in WITHOUT_JSON else ["--json"]
-    rest = arguments.index("--") if "--" in arguments else len(arguments)
-    done = run(command, *arguments[:rest], *as_json, *arguments[rest:], cwd=tmp_path)
-    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
-    assert re.search(r"^error: \S", done.stderr, re.MULTILINE), done.stderr
-    if as_json:
-        told = json.dumps(json.loads(done.stdout))
-        assert any(f'"{key}"' in told for key in ("error", "problem", "problems", "findings"))
-    else:
-        assert done.stdout == ""
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "noise", "noise.parquet"]
+    cases = []
+    for arguments, _ in WRONG[command]:
+        rest = arguments.index("--") if "--" in arguments else len(arguments)
+        cases.append([*arguments[:rest], *as_json, *arguments[rest:]])
+    line = [sys.executable, "-c", CASES, command, json.dumps(cases)]
+    done = subprocess.run(
+        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True, timeout=60
+    )
+    codes = list(map(int, done.stdout.split()))
+    assert len(codes) == len(cases), done.stderr
+    for number, (arguments, code) in enumerate(WRONG[command]):
+        out, err = ((tmp_path / f"{number}.{name}").read_text() for name in ("out", "err"))
+        assert (codes[number], "Traceback" in err) == (code, False), (arguments, err)
+        assert re.search(r"^error: \S", err, re.MULTILINE), (arguments, err)
+        if as_json:
+            told = json.dumps(json.loads(out))
+            assert any(f'"{key}"' in told for key in ("error", "problem", "problems", "findings")), arguments
+        else:
+            assert out == "", arguments
+    assert sorted(path.name for path in work.iterdir()) == ["folder", "noise", "noise.parquet"]
 
 
 @each_command
