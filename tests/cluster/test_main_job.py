@@ -15,13 +15,12 @@ from harness import Cluster
 STANDS_IN = """
 on_login() { tests/cluster/on login -u alice sh -c 'cd /scratch/first-hour && exec "$@"' sh "$@"; }
 cat() { on_login cat "$@"; }
-mkdir() { on_login mkdir "$@"; }
 sbatch() { on_login sbatch "$@"; }
 python() {
   case "$*" in
   "-m launch.render "*) on_login singularity -q exec --bind "$PYTHONPATH,/scratch" --env "PYTHONPATH=$PYTHONPATH" \
     --pwd /scratch/first-hour /scratch/img/verl-cpu.sif python3 "$@" ;;
-  "-m singularity.build --stack cpu "*) on_login sh -c 'ln -s /scratch/img/verl-cpu.sif* images/' ;;
+  "-m singularity.build --stack cpu "*) on_login sh -c 'mkdir images && ln -s /scratch/img/verl-cpu.sif* images/' ;;
   *) on_login env "PYTHONPATH=$PYTHONPATH" python3 "$@" ;;
   esac
 }
