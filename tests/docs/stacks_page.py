@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from singularity.stack import Abilities, Fact, Stack, load_stack, normalised, stack_names
+from singularity.stack import Abilities, Fact, Stack, load_stack, stack_names
+from singularity.versions import normalised
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "stacks.md"
 # By compute capability, NVIDIA's list of CUDA GPUs: what a cluster of today has of each.
