@@ -20,7 +20,8 @@ python() {
   case "$*" in
   "-m launch.render "*) on_login singularity -q exec --bind "$PYTHONPATH,/scratch" --env "PYTHONPATH=$PYTHONPATH" \
     --pwd /scratch/first-hour /scratch/img/verl-cpu.sif python3 "$@" ;;
-  "-m singularity.build --stack cpu "*) on_login sh -c 'mkdir images && ln -s /scratch/img/verl-cpu.sif* images/' ;;
+  "-m singularity.build --stack cpu "*)
+    on_login sh -c 'mkdir images && ln -s /scratch/img/verl-cpu.sif* images/' ;;
   *) on_login env "PYTHONPATH=$PYTHONPATH" python3 "$@" ;;
   esac
 }
