@@ -66,7 +66,8 @@ def recorded(path: Path) -> str | None:
         raise ImageDamaged(file, f"more than {_MOST} bytes, too long for a list of checksums", remedy)
     lines = [line.strip("\r") for line in content.decode("utf-8", "surrogateescape").split("\n")]
     found: dict[str, int] = {}
-    others = []
+    others: list[str] = []
+    alone = 0  # the line of a sum without a name
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -75,10 +76,13 @@ def recorded(path: Path) -> str | None:
             raise ImageDamaged(
                 file, f"line {number}: {value[:80]!r} is no SHA-256 (64 hexadecimal digits)", remedy
             )
+        alone = alone if name else number
         if name is None or os.path.basename(name) == Path(path).name:  # noqa: PTH119  a text, maybe of another system
             found.setdefault(value.lower(), number)
         else:
             others.append(name)
+    if alone and others:
+        raise ImageDamaged(file, f"line {alone} names no file, beside lines that name others", remedy)
     if len(found) > 1:
         raise ImageDamaged(file, f"lines {' and '.join(map(str, found.values()))} contradict each other", remedy)
     if not found:

@@ -133,6 +133,8 @@ RECORDS = [  # of an image whose name is awkward for patterns; {other} is the su
     ("{sum}  old-{name}\n", False),
     ("{sum}  v1+x.sif\n", False),
     ("{sum}  {name}\n{other}  {name}\n", False),
+    ("{sum}\n{other}  other.sif\n", False),
+    ("{sum}  {name}\n{other}  other.sif\n{sum}\n", False),
     ("{sum}  {name}\nnonsense\n", False),
     ("{sum}0  {name}\n", False),
     ("{other}  {name}\n", False),
