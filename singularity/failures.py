@@ -5,6 +5,7 @@ the table is told, in the words of its last match.
 """
 
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,7 @@ class _Cause(NamedTuple):
 
 
 _OWN_WORD = r"launcher: build: {but}([^\n\r]+)"  # of the definition
+_ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU)  # with which a machine or a person ends a program
 # pip warns of each attempt that it repeats; only the last one may be why it fails.
 _REPEATED = re.compile(r"^[^\n]*Retrying \(Retry\(total=[1-9][^\n]*\n?", re.MULTILINE)
 
@@ -107,7 +109,7 @@ _CAUSES = (
 
 
 def explain(output: str, code: int, places: Places) -> str:
-    """One sentence about a build that failed: value, place, remedy."""
+    """One sentence about a build that failed: value, place, remedy. A negative code is that of a signal."""
     output = _REPEATED.sub("", output)
     folders = {"output": places.output, "temporary files": places.temporary, "cache": places.cache}
     for cause in _CAUSES:
@@ -120,5 +122,13 @@ def explain(output: str, code: int, places: Places) -> str:
                 folders=", ".join(f"{what} {folder} ({places.room(folder)})" for what, folder in folders.items()),
                 **places._asdict(),
             )
-    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it said nothing")
-    return f"{places.runtime} ended with {code}: {last[-300:]}"
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it said nothing")[-300:]
+    if code == 0:
+        return f"{places.runtime} ended with 0 and made no image; the last it said: {last}"
+    number = -code if code < 0 else code - 128
+    if number in _ENDING:
+        return (
+            f"{places.runtime} was ended by {signal.Signals(number).name}, its last words: {last}. Many login"
+            " nodes limit memory and time: build in a job (srun --mem=32G ...)"
+        )
+    return f"{places.runtime} ended with {code}: {last}"

@@ -19,6 +19,9 @@ _OPTIONS = (
 _FILES = ("cert", "client-cert")
 _LISTS = ("extra-index-url", "find-links", "trusted-host")
 _OF_THE_MACHINE = (Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"))
+_SCHEME = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
+_TOKEN = re.compile(r"[A-Za-z0-9]{16,}|(?=.*\d)[\w-]{16,}")  # of an index that has it in its path
+_LONG = 6  # letters: no secret that long is a word of a message by chance
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")
 
 
@@ -134,19 +137,38 @@ def secrets_of(environ: Mapping[str, str], settings: PipSettings) -> set[str]:
     """Passwords and tokens in addresses of indexes and proxies, and of the docker registry: never to be shown."""
     texts = settings.text.split()
     for name, value in environ.items():
-        if name.lower() in _PROXIES or name.startswith("PIP_"):
+        if name.lower() in _PROXIES or name == "PIP_PROXY":
+            texts.append(value.strip())
+        elif name.startswith("PIP_"):
             texts += value.split()
-    texts = [text for text in texts if "@" in text]
-    found = {
-        value
-        for name, value in environ.items()
-        if re.fullmatch(r"(?:APPTAINER|SINGULARITY)_DOCKER_PASSWORD", name) and value
-    }
+    found = set[str]()
+    for name, value in environ.items():
+        if re.fullmatch(r"(?:APPTAINER|SINGULARITY)_DOCKER_PASSWORD", name) and value:
+            found |= _hidden(":", value)
     for text in texts:
-        # A proxy may stand there without a scheme.
-        authority = text.partition("://")[2] or text
-        authority = re.split(r"[/?#]", authority, maxsplit=1)[0]
-        user, _, password = authority.rpartition("@")[0].partition(":")
-        for secret in (password or user,):
-            found |= {secret, unquote(secret)}
-    return {secret for secret in found if secret}
+        found |= _secrets_in(text)
+    return found
+
+
+def _secrets_in(address: str) -> set[str]:
+    """An address may have no scheme, and a password with '/', '?', '#' or '@' that should have been quoted."""
+    rest = _SCHEME.sub("", address)
+    found = set[str]()
+    for part in (re.split(r"[/?#]", rest, maxsplit=1)[0], rest):
+        user, colon, password = part.rpartition("@")[0].partition(":")
+        # A program that takes a part of it for the host tells that part.
+        first = next(filter(None, re.split(r"[/?#@]", password)), "")
+        for secret in (password or user, first):
+            found |= _hidden(f"{user}:" if password else colon, secret)
+    if rest != address:
+        path, _, query = rest.partition("#")[0].partition("?")
+        tokens = [segment for segment in path.split("/")[1:] if _TOKEN.fullmatch(segment)]
+        tokens += [query, *(pair.partition("=")[2] for pair in query.split("&"))]
+        found |= {form for token in tokens for form in (token, unquote(token)) if len(token) >= _LONG}
+    return found
+
+
+def _hidden(before: str, secret: str) -> set[str]:
+    """What to hide of a secret: a short one may be a word of a message, and is hidden in its address alone."""
+    forms = {secret, unquote(secret)} - {""}
+    return {form if len(form) >= _LONG else f"{before or '//'}{form}@" for form in forms}

@@ -12,8 +12,9 @@ import pytest
 from singularity import pip_settings as pip_module
 from singularity import runtime as runtime_module
 from singularity.failures import Places, explain
-from singularity.pip_settings import PipSettingsError, pip_settings, secrets_of
+from singularity.pip_settings import PipSettings, PipSettingsError, pip_settings, secrets_of
 from singularity.room import mount_options, needs, shortages
+from singularity.running import run_program
 from singularity.runtime import (
     Runtime,
     RuntimeMissing,
@@ -129,7 +130,7 @@ def test_pips_settings_are_those_of_the_index_alone(tmp_path: Path) -> None:
     )
     assert made.files == {"cert.pem": ca}
     assert "--wheels" in made.notes[0]
-    assert secrets_of(environ, made) == {"p%40ss", "p@ss", "t0ken", "s3cret"}
+    assert secrets_of(environ, made) == {"p%40ss", "u:p@ss@", "robot:t0ken@", "s3cret"}
 
 
 def test_wheels_take_the_place_of_every_index(tmp_path: Path) -> None:
@@ -176,10 +177,42 @@ def test_secrets_of_addresses_without_a_scheme(tmp_path: Path) -> None:
     conf = tmp_path / "pip.conf"
     conf.write_text("[global]\nproxy = bob:filepw@proxy:3128\n")
     environ = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(conf), "HTTPS_PROXY": "eve:evepw@proxy:1"}
-    assert secrets_of(environ, pip_settings(environ, "/mnt")) == {"filepw", "evepw"}
+    assert secrets_of(environ, pip_settings(environ, "/mnt")) == {"filepw", "eve:evepw@"}
     environ["PIP_PROXY"] = "bob:pw@proxy:3128"
     environ["PIP_EXTRA_INDEX_URL"] = "https://t0k@a.example/simple https://u:p@b.example/x#at@sign"
-    assert secrets_of(environ, pip_settings(environ, "/mnt", "/mnt/wheels")) == {"evepw", "pw", "t0k", "p"}
+    assert secrets_of(environ, pip_settings(environ, "/mnt", "/mnt/wheels")) == {
+        "eve:evepw@", "bob:pw@", "//t0k@", "u:p@", "p@b.example/x#at"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("http_proxy", "http://u:S3CRET#x@p:3128", "proxy http://u:S3CRET#x@p:3128 fails: Invalid port: S3CRET"),
+        ("http_proxy", "http://u:S3CRET/x@p:3128", "proxy http://u:S3CRET/x@p:3128 fails: Invalid port: S3CRET"),
+        ("PIP_PROXY", "u:S3CRET//x@p:3128", "proxy http://u:S3CRET//x@p:3128"),
+        ("http_proxy", "http://u:S3CRET@[::1", "bad address http://u:S3CRET@[::1"),
+        ("HTTPS_PROXY", "http://u:S3 CRET@p", "http://u:S3 CRET@p"),
+        ("http_proxy", "http://u:S3@p:1", "http://u:S3@p:1"),
+        ("PIP_INDEX_URL", "https://h/S3CRETS3CRETS3CRET/simple", "Looking in https://h/S3CRETS3CRETS3CRET/simple"),
+        ("PIP_INDEX_URL", "https://h/simple?key=S3CRET", "https://h/simple/torch/?key=S3CRET"),
+    ],
+    ids=["hash", "slash", "no-scheme", "malformed", "blank", "short", "path", "query"],
+)
+def test_secrets_that_an_address_should_have_quoted(
+    name: str, value: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secrets = secrets_of({name: value}, PipSettings("", {}, ()))
+    told = run_program(["echo", said], environ={"PATH": "/usr/bin:/bin"}, folder=Path("/"), secrets=secrets).said
+    assert "****" in told
+    assert "S3" not in told + capfd.readouterr().err
+
+
+def test_a_short_password_hides_no_cause() -> None:
+    secrets = secrets_of({"http_proxy": "http://u:disk@p:1"}, PipSettings("", {}, ()))
+    words = ["echo", "http://u:disk@p:1 disk quota exceeded"]
+    done = run_program(words, environ={"PATH": "/usr/bin:/bin"}, folder=Path("/"), secrets=secrets)
+    assert done.said == "http://****p:1 disk quota exceeded\n"
 
 
 def test_certificates_that_are_a_folder(tmp_path: Path) -> None:
@@ -247,6 +280,23 @@ def test_what_the_end_of_a_build_means(said: str, words: tuple[str, ...]) -> Non
     told = explain(said, 255, places)
     for word in words:
         assert word in told
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "apptainer ended with 0 and made no image"),
+        (-15, "apptainer was ended by SIGTERM"),
+        (-9, "apptainer was ended by SIGKILL"),
+        (137, "apptainer was ended by SIGKILL"),
+    ],
+)
+def test_how_a_program_ended(code: int, words: str) -> None:
+    places = Places(Path("/b"), Path("/t"), Path("/c"), "docker://b", "apptainer", "alice", str)
+    told = explain("INFO: Starting build\n", code, places)
+    assert words in told
+    assert "Starting build" in told
+    assert ("login nodes limit memory and time" in told) == (code != 0)
 
 
 _RUN = """
