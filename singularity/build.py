@@ -1,7 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
 """Build the image of a stack: `python -m singularity.build --stack NAME -o X.sif`."""
 
-from singularity.command_line import CommandParser, fail, quiet_imports, run, told
+from singularity.command_line import CommandParser, fail, filled, quiet_imports, run, told
 
 if __name__ == "__main__":
     quiet_imports()
@@ -17,12 +17,13 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from singularity.agreement import differences
 from singularity.checksum import sidecar
 from singularity.definition import SETTINGS, DefinitionError, definition, split_base
 from singularity.failures import Places, explain
 from singularity.image import read_image
 from singularity.pip_settings import PipSettingsError, pip_settings, secrets_of
-from singularity.placing import ExistsError, forget_dead, partial_name, put_in_place, refuse_existing
+from singularity.placing import ExistsError, forget_dead, partial_name, put_in_place, refuse_existing, remove
 from singularity.progress import progress_bar
 from singularity.room import UNPACKED, existing, mount_options, needs, shortages, unwritable
 from singularity.running import run_program
@@ -116,23 +117,41 @@ def build(stack: Stack, output: Path, args: Any) -> Built:
             raise BuildError(
                 explain(done.said, done.code, _places(stack, args, runtime, output, temporary, downloads))
             )
-        packages = _packages_of(partial, runtime)
+        packages = _packages_of(partial, stack, runtime)
         sha256 = put_in_place(partial, output, force=args.force, progress=progress_bar(output))
     finally:
-        partial.unlink(missing_ok=True)
+        remove(partial)
     return Built(
         output, output.stat().st_size, sha256, stack.name, str(runtime),
         {name: packages[name] for name in _MAIN_PACKAGES if name in packages}, time.monotonic() - begun,
     )  # fmt: skip
 
 
-def _packages_of(image: Path, runtime: Runtime) -> dict[str, str]:
+def _packages_of(path: Path, stack: Stack, runtime: Runtime) -> dict[str, str]:
+    """What the labels of the new image tell.
+
+    Raises:
+        BuildError: it is not whole, or not of the stack.
+    """
     try:
-        return read_image(image, with_record=False).packages
+        image = read_image(path, with_record=False)
     except ImageDamaged as damaged:
         raise BuildError(
             f"{runtime} ended well, and made no whole image: {damaged.problem}; build it again"
         ) from None
+    if image.stack is None or not image.packages:
+        raise BuildError(
+            f"{runtime} ended well, and its image has no labels that tell stack and packages; build with"
+            " Apptainer, or with SingularityCE 3.7 or later"
+        )
+    if image.stack != stack.name:
+        raise BuildError(f"{runtime} ended well, and made an image of stack {image.stack}, not {stack.name}")
+    if wrong := differences(stack, image.packages):
+        raise BuildError(
+            f"{runtime} ended well, and its image is not stack {stack.name}: {'; '.join(map(str, wrong[:5]))}"
+            f"{f' and {len(wrong) - 5} more' if len(wrong) > 5 else ''}"
+        )
+    return image.packages
 
 
 def _check_places(stack: Stack, output: Path, temporary: Path, cache: Path | None) -> None:
@@ -184,6 +203,10 @@ def _places(
     return Places(output.parent, temporary, cache, base, runtime.name, getpass.getuser(), room)
 
 
+def _path(text: str) -> Path:
+    return Path(filled(text))
+
+
 def _parser() -> CommandParser:
     parser = CommandParser(
         "singularity.build",
@@ -203,17 +226,23 @@ def _parser() -> CommandParser:
     )
     stack = parser.add_argument("--stack", metavar="NAME", help="what to build; --list tells")
     stack.completer = lambda **_: stack_names()  # type: ignore[attr-defined]
-    parser.add_argument("-o", "--output", type=Path, metavar="X.sif", help="the image [STACK.sif]")
+    parser.add_argument("-o", "--output", type=_path, metavar="X.sif", help="the image [STACK.sif]")
     parser.add_argument("--list", action="store_true", help="list the stacks")
     parser.add_argument("--print-def", action="store_true", help="print the definition, and build nothing")
     parser.add_argument(
-        "--from", dest="base", metavar="BOOTSTRAP://REF",
+        "--from", dest="base", type=filled, metavar="BOOTSTRAP://REF",
         help="start from this and not from the stack's base: docker://MIRROR/IMAGE:TAG, docker-archive://FILE.tar,"
         " localimage://FILE.sif",
     )  # fmt: skip
-    parser.add_argument("--wheels", metavar="DIR", help="folder of wheels to install from, without network")
-    parser.add_argument("--cache-dir", metavar="DIR", help="where the program keeps what it downloads")
-    parser.add_argument("--tmp-dir", metavar="DIR", help=f"for unpacked files, {UNPACKED:g} times the image")
+    parser.add_argument(
+        "--wheels", type=filled, metavar="DIR", help="folder of wheels to install from, without network"
+    )
+    parser.add_argument(
+        "--cache-dir", type=filled, metavar="DIR", help="where the program keeps what it downloads"
+    )
+    parser.add_argument(
+        "--tmp-dir", type=filled, metavar="DIR", help=f"for unpacked files, {UNPACKED:g} times the image"
+    )
     parser.add_argument(
         "--runtime",
         choices=("auto", "apptainer", "singularity"),
@@ -244,6 +273,8 @@ def main(argv: list[str] | None = None) -> int:
     if not args.stack:
         parser.error("name a stack with --stack, or see them with --list")
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as of nohup
+        signal.signal(signal.SIGHUP, _terminated)
     try:
         stack = load_stack(args.stack)
         if args.print_def:

@@ -107,6 +107,17 @@ def escaped(text: str, *, lines: bool = True) -> str:
     return "".join(each if each in kept or each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
+def filled(text: str) -> str:
+    """The value of an option as it is.
+
+    Raises:
+        ArgumentTypeError: it is empty, as of a variable of the shell that is not set.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty; is a variable of the shell not set?")
+    return text
+
+
 def fail(message: str, *, as_json: bool = False, code: int = 1, **more: object) -> int:
     """Tell an error (VALUE at PLACE: RULE; REMEDY) on standard error; with --json as an object on standard output
     too, which then holds one JSON value whatever happens. Returns `code`."""

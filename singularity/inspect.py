@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from singularity.command_line import CommandParser, escaped, fail, quiet_imports, run
+from singularity.command_line import CommandParser, escaped, fail, filled, quiet_imports, run
 
 if __name__ == "__main__":
     quiet_imports()
@@ -170,7 +170,7 @@ def parser() -> CommandParser:
             2: "usage",
         },
     )
-    made.add_argument("image", metavar="IMAGE", help="a SIF, or a sandbox folder")
+    made.add_argument("image", type=filled, metavar="IMAGE", help="a SIF, or a sandbox folder")
     made.add_argument("--json", action="store_true", help="print the report as JSON")
     stack = made.add_argument("--stack", metavar="NAME", help="compare with this stack, whatever its labels say")
     stack.completer = lambda **_: stack_names()  # type: ignore[attr-defined]

@@ -2,11 +2,14 @@
 
 import errno
 import os
+import shutil
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 from singularity.checksum import Progress, hash_file, sidecar, write_record
+from singularity.room import existing
 
 
 class ExistsError(RuntimeError):
@@ -17,12 +20,25 @@ def refuse_existing(output: Path, *, force: bool) -> None:
     """Before anything is built.
 
     Raises:
-        ExistsError: the name is taken, or that of the checksum by a folder.
+        ExistsError: the name is taken, or that of the checksum by a folder, or it is too long.
     """
+    added = max(len(os.fsencode(path.name)) for path in (partial_name(output), sidecar(output)))
+    added -= len(os.fsencode(output.name))
+    most = os.pathconf(existing(output.parent), "PC_NAME_MAX") - added
+    if len(os.fsencode(output.name)) > most:
+        raise ExistsError(
+            f"-o {output}: the name is too long, {most} bytes are possible there, as files beside it have"
+            f" {added} more; choose a shorter one"
+        )
     if output.is_dir():
         raise ExistsError(f"-o {output}: it is a folder; name a file in it: {output / 'X.sif'}")
     if os.path.lexists(output) and not force:
         raise ExistsError(f"-o {output}: it exists; replace it with --force, or name another file")
+    if output.is_symlink():
+        raise ExistsError(
+            f"-o {output}: it is a link to {output.readlink()}, and a link is not replaced; name that file, or"
+            " remove the link"
+        )
     if sidecar(output).is_dir():
         raise ExistsError(
             f"-o {output}: its checksum belongs in {sidecar(output)}, which is a folder; remove it or name another"
@@ -41,7 +57,18 @@ def forget_dead(output: Path) -> None:
     for left in output.parent.iterdir():
         number = left.name.removeprefix(prefix)
         if left.name.startswith(prefix) and number.isdigit() and not Path("/proc", number).exists():
-            left.unlink()
+            remove(left)
+
+
+def remove(path: Path) -> None:
+    """Remove what a build made, also where it is a folder; what cannot be removed is told."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        print(f"note: {path} is left ({error.strerror}); remove it", file=sys.stderr)
 
 
 def put_in_place(partial: Path, output: Path, *, force: bool, progress: Progress | None = None) -> str:

@@ -29,7 +29,7 @@ class _Relay:
     """Copies output to standard error without the secrets; a secret may be cut in two by a read."""
 
     def __init__(self, secrets: Collection[str]) -> None:
-        self._secrets = [secret.encode() for secret in sorted(secrets, key=len, reverse=True)]
+        self._secrets = [os.fsencode(secret) for secret in sorted(secrets, key=len, reverse=True)]
         self._waiting = b""
         self.tail = b""
 
@@ -47,8 +47,8 @@ class _Relay:
 
     def _pass(self, data: bytes) -> None:
         self.tail = (self.tail + data)[-_TAIL:]
-        sys.stderr.flush()
         try:
+            sys.stderr.flush()
             os.write(2, data)
         except OSError:  # a closed terminal is no reason to lose the build
             return
@@ -114,14 +114,18 @@ def _ended(program: "subprocess.Popen[bytes]", reading: int) -> bool:
 
 def end_session(program: "subprocess.Popen[bytes]", patience_s: float) -> None:
     """SIGTERM to the program's session, SIGKILL to what is left of it after `patience_s` seconds."""
-    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
-        deadline = time.monotonic() + wait_s
-        left = _signalled(program, number)
-        while left and time.monotonic() < deadline:
-            time.sleep(0.02)
-            left = _signalled(program, 0)
-        if not left:
-            return
+    try:
+        for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 5.0)):
+            deadline = time.monotonic() + wait_s
+            left = _signalled(program, number)
+            while left and time.monotonic() < deadline:
+                time.sleep(0.02)
+                left = _signalled(program, 0)
+            if not left:
+                return
+    except BaseException:  # a second Ctrl-C
+        _signalled(program, signal.SIGKILL)
+        raise
 
 
 def _signalled(program: "subprocess.Popen[bytes]", number: int) -> bool:

@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 import pytest
-from sif_files import REAL
+from sif_files import write_sif
 
+from singularity import labels
 from singularity.definition import definition
 from singularity.stack import load_stack, stack_names
 from singularity.toolkit import TOOLKIT
@@ -31,6 +32,11 @@ ls >"$SAID/folder"
 """
 
 
+def _labels(stack: str = "cpu", **packages: str) -> dict[str, str]:
+    pins = load_stack(stack).pins | packages
+    return {labels.STACK: stack, **{labels.PACKAGE + name: version for name, version in pins.items()}}
+
+
 class _Building:
     """A folder with the script as its only container program."""
 
@@ -38,7 +44,8 @@ class _Building:
         self.folder, self.said = folder, folder / "said"
         for name in ("bin", "said", "tmp", "home"):
             (folder / name).mkdir()
-        self.program('echo image >"$before"')
+        self.image = write_sif(folder / "said" / "made.sif", _labels())
+        self.program('cp "$SAID/made.sif" "$before"')
         self.environ = {
             "PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": f"{folder}/home", "TMPDIR": f"{folder}/tmp",
             "PYTHONPATH": str(TOOLKIT), "SAID": str(self.said), "PIP_CONFIG_FILE": "/dev/null",
@@ -154,14 +161,14 @@ def test_a_program_that_fails_leaves_what_was_there(building: _Building) -> None
 
 
 def test_an_image_that_appeared_meanwhile_stays(building: _Building) -> None:
-    building.program(f'cp "{REAL}" "$before"; echo other >"{building.folder}/x.sif"')
+    building.program(f'cp "$SAID/made.sif" "$before"; echo other >"{building.folder}/x.sif"')
     done = building("-o", "x.sif")
     assert (done.returncode, (building.folder / "x.sif").read_text()) == (1, "other\n")
     assert "it was made while this build ran" in done.stderr
     assert building.left() == ["x.sif"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_build_that_is_ended(building: _Building, number: signal.Signals) -> None:
     building.program('echo half >"$before"; echo begun >&2; sleep 300')
     with subprocess.Popen(
@@ -215,16 +222,14 @@ def test_what_is_refused_before_anything_runs(building: _Building, options: list
 
 
 def test_the_checksum_is_of_what_was_made(building: _Building) -> None:
-    building.program(f'cp "{REAL}" "$before"')
     done = building("-o", "x.sif", "--json")
     told = json.loads(done.stdout)
-    assert told["sha256"] == hashlib.sha256(REAL.read_bytes()).hexdigest()
-    assert (told["path"], told["size"]) == (f"{building.folder}/x.sif", REAL.stat().st_size)
+    assert told["sha256"] == hashlib.sha256(building.image.read_bytes()).hexdigest()
+    assert (told["path"], told["size"]) == (f"{building.folder}/x.sif", building.image.stat().st_size)
     assert building.left() == ["x.sif", "x.sif.sha256"]
 
 
 def test_the_folder_of_the_image_is_made(building: _Building) -> None:
-    building.program(f'cp "{REAL}" "$before"')
     assert building("-o", "images/new/x.sif").returncode == 0
     assert sorted(path.name for path in (building.folder / "images" / "new").iterdir()) == [
         "x.sif",
@@ -236,7 +241,7 @@ def test_the_folder_of_the_image_is_made(building: _Building) -> None:
 def test_a_checksum_that_cannot_be_written_leaves_no_image(force: list[str], building: _Building) -> None:
     if force:
         (building.folder / "x.sif").write_text("old")
-    building.program(f'cp "{REAL}" "$before"; mkdir "{building.folder}/x.sif.sha256"')
+    building.program(f'cp "$SAID/made.sif" "$before"; mkdir "{building.folder}/x.sif.sha256"')
     done = building("-o", "x.sif", "--json", *force)
     assert done.returncode == 1
     assert "x.sif.sha256" in json.loads(done.stdout)["error"]
@@ -247,14 +252,98 @@ def test_a_checksum_that_cannot_be_written_leaves_no_image(force: list[str], bui
 def test_with_force_image_and_checksum_are_the_new_ones(building: _Building) -> None:
     (building.folder / "x.sif").write_text("old")
     (building.folder / "x.sif.sha256").write_text("old")
-    building.program(f'cp "{REAL}" "$before"')
     assert building("-o", "x.sif", "--force").returncode == 0
-    value = hashlib.sha256(REAL.read_bytes()).hexdigest()
-    assert (building.folder / "x.sif").read_bytes() == REAL.read_bytes()
+    value = hashlib.sha256(building.image.read_bytes()).hexdigest()
+    assert (building.folder / "x.sif").read_bytes() == building.image.read_bytes()
     assert (building.folder / "x.sif.sha256").read_text() == f"{value}  x.sif\n"
 
 
-def test_what_is_no_image_gets_no_name(building: _Building) -> None:
+@pytest.mark.parametrize("size", [0, 6, 5000], ids=["empty", "word", "cut"])
+def test_what_is_no_image_gets_no_name(size: int, building: _Building) -> None:
+    (building.folder / "x.sif").write_text("old")
+    building.program(f'head -c {size} "$SAID/made.sif" >"$before"')
+    done = building("-o", "x.sif", "--force", "--json")
+    assert (done.returncode, building.left()) == (1, ["x.sif"])
+    assert "SingularityCE 4.1.2 ended well, and made no whole image" in json.loads(done.stdout)["error"]
+    assert (building.folder / "x.sif").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({}, "its image has no labels that tell stack and packages"),
+        ({labels.STACK: "cpu"}, "its image has no labels that tell stack and packages"),
+        (_labels() | {labels.STACK: "verl-0.9.1"}, "made an image of stack verl-0.9.1, not cpu"),
+        (_labels(ray="1.0"), "its image is not stack cpu: ray 1.0, the stack has "),
+    ],
+    ids=["none", "no-packages", "other-stack", "other-package"],
+)
+def test_an_image_of_something_else_gets_no_name(found: dict[str, str], words: str, building: _Building) -> None:
+    write_sif(building.image, found)
     done = building("-o", "x.sif")
     assert (done.returncode, building.left()) == (1, [])
-    assert "SingularityCE 4.1.2 ended well, and made no whole image" in done.stderr
+    assert words in done.stderr
+
+
+def test_a_program_that_makes_nothing(building: _Building) -> None:
+    building.program("true")
+    assert "singularity ended with 0 and made no image" in building("-o", "x.sif").stderr
+
+
+def test_a_folder_in_the_place_of_an_image_goes(building: _Building) -> None:
+    dead = building.folder / f"x.sif.partial-{os.uname().nodename}-4194399"
+    (dead / "etc").mkdir(parents=True)
+    building.program('mkdir -p "$before/etc"')
+    assert building("-o", "x.sif").returncode == 1
+    assert building.left() == []
+
+
+def test_a_link_is_not_replaced(building: _Building) -> None:
+    (building.folder / "x.sif").symlink_to("home/real.sif")
+    done = building("-o", "x.sif", "--force")
+    assert done.returncode == 1
+    assert "x.sif: it is a link to home/real.sif, and a link is not replaced" in done.stderr
+    assert not (building.said / "arguments").exists()
+
+
+@pytest.mark.parametrize("length", [250, 254, 300])
+def test_a_name_without_room_for_those_beside_it(length: int, building: _Building) -> None:
+    done = building("-o", "x" * length)
+    assert done.returncode == 1
+    assert "the name is too long, " in done.stderr
+    assert not (building.said / "arguments").exists()
+
+
+@pytest.mark.parametrize("option", ["--wheels", "--tmp-dir", "--cache-dir", "--from", "-o"])
+def test_an_empty_value_is_refused(option: str, building: _Building) -> None:
+    done = building(option, "")
+    assert done.returncode == 2
+    assert option in done.stderr
+    assert "it is empty" in done.stderr
+
+
+def test_a_second_interrupt_ends_a_program_that_stays(building: _Building) -> None:
+    building.program('trap "" TERM; echo $$ >"$SAID/pid"; echo begun >&2; for i in $(seq 300); do sleep 0.1; done')
+    with subprocess.Popen(
+        building.command("-o", "x.sif"), cwd=building.folder, env=building.environ, stderr=subprocess.PIPE,
+        text=True,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        while "begun" not in process.stderr.readline():
+            assert process.poll() is None
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert time.monotonic() - begun < 10
+    assert building.left() == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((building.said / "pid").read_text()), 0)
+
+
+def test_a_build_outlives_its_terminal_under_nohup(building: _Building) -> None:
+    building.program('kill -HUP "$PPID"; sleep 0.2; cp "$SAID/made.sif" "$before"')
+    words = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *building.command("-o", "x.sif")]
+    done = subprocess.run(words, cwd=building.folder, env=building.environ, capture_output=True, check=False)
+    assert (done.returncode, building.left()) == (0, ["x.sif", "x.sif.sha256"])

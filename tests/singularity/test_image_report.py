@@ -420,3 +420,10 @@ def test_settings_of_this_machine_do_not_reach_the_image() -> None:
 )
 def test_sizes(size: int, text: str) -> None:
     assert readable_size(size) == text
+
+
+def test_an_empty_name_is_no_image(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([""])
+    assert ended.value.code == 2
+    assert "argument IMAGE: it is empty" in capsys.readouterr().err
