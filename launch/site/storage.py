@@ -11,7 +11,7 @@ _NETWORK = re.compile(
     r"nfs|lustre|gpfs|beegfs|ceph|wekafs|panfs|afs|cifs|smb|9p|virtiofs|orangefs|pvfs|glusterfs|vastfs|fuse\.sshfs"
 )
 # Usual names of a disk of the node. /scratch is shared on many sites: its file system tells.
-_LOCAL = ("/local", "/localscratch", "/local_scratch", "/lscratch", "/nvme", "/scratch", "/tmp")
+LOCAL = ("/local", "/localscratch", "/local_scratch", "/lscratch", "/nvme", "/scratch", "/tmp")
 STAT = ("stat", "-f", "-c", "%S %b %a %T")
 
 
@@ -64,8 +64,5 @@ def parse_stat(text: str) -> tuple[int | None, int | None]:
 
 def local_folders(existing: Sequence[str], temporary: str | None) -> list[str]:
     """Folders worth looking at: $TMPDIR and the usual names of a local disk, as far as they exist."""
-    wanted = [*([temporary] if temporary and temporary.startswith("/") else []), *_LOCAL]
+    wanted = [*([temporary] if temporary and temporary.startswith("/") else []), *LOCAL]
     return [path for path in dict.fromkeys(path.rstrip("/") or "/" for path in wanted) if path in existing]
-
-
-LOCAL = _LOCAL
