@@ -64,14 +64,17 @@ class JobStack:
         return found[0] if found else None
 
     def runs_on(self, gpu: Gpu) -> bool:
-        """Whether the packages have code for a GPU: of its own capability, or of an older one of the same major
-        number (NVIDIA, CUDA C++ Programming Guide, "Binary Compatibility")."""
+        """Whether the packages have code for a GPU.
+
+        It is of its own capability, or below 9.0 of an older one of the same major number (NVIDIA, CUDA C++
+        Programming Guide, "Binary Compatibility"). From 9.0 on kernels of SGLang and Transformer Engine are built for
+        one architecture alone (sm_90a, sm_100a: "Architecture-Specific Features" there).
+        """
         if not self.known or self.stack.gpus is None:
             return True
         built = [(int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d)", self.stack.gpus.value)]
-        return not built or any(
-            major == gpu.capability[0] and minor <= gpu.capability[1] for major, minor in built
-        )
+        older = [(major, minor) for major, minor in built if major == gpu.capability[0] < 9]
+        return not built or gpu.capability in built or any(minor <= gpu.capability[1] for _, minor in older)
 
 
 def job_image(job: Job, project: Path, *, rehearse: bool) -> JobImage:

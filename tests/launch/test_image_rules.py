@@ -11,9 +11,10 @@ from launch.checks.image import check_checksum, check_image
 from launch.checks.stack import check_stack
 from launch.config import JobError, load_job
 from launch.finding import Finding
-from launch.image_stack import job_image, job_stack
+from launch.image_stack import JobStack, job_image, job_stack
 from launch.review import EngineCheck, review
 from launch.script import RenderRequest, render_script
+from launch.sizing.gpus import find_gpu
 from singularity import checksum
 from singularity.image import Image, read_image
 from singularity.stack import load_stack
@@ -323,3 +324,20 @@ def test_a_render_looks_at_the_image_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("launch.image_stack.read_image", look)
     review(load_job("grpo"), tmp_path, "run.sh", engine=EngineCheck(wanted=False))
     assert looks == [tmp_path / NAME]
+
+
+@pytest.mark.parametrize(
+    ("stack", "gpu", "runs"),
+    [
+        ("verl-0.6.1", "h200", True),
+        ("verl-0.6.1", "a40", True),  # 8.6: code for 8.0 runs there
+        ("verl-0.6.1", "b200", True),
+        ("verl-0.6.1", "b300", False),  # 10.3: code for 10.0 alone does not
+        ("verl-0.9.1", "b300", True),
+        ("verl-0.9.1", "v100", False),
+    ],
+)
+def test_gpus_that_the_packages_have_code_for(stack: str, gpu: str, runs: bool):
+    found = find_gpu(gpu)
+    assert found is not None
+    assert JobStack(load_stack(stack), "a test", known=True).runs_on(found) is runs
