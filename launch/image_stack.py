@@ -67,8 +67,8 @@ class JobStack:
         """Whether the packages have code for a GPU.
 
         It is of its own capability, or below 9.0 of an older one of the same major number (NVIDIA, CUDA C++
-        Programming Guide, "Binary Compatibility"). From 9.0 on kernels of SGLang and Transformer Engine are built for
-        one architecture alone (sm_90a, sm_100a: "Architecture-Specific Features" there).
+        Programming Guide, "Binary Compatibility"). From 9.0 on kernels of SGLang and Transformer Engine are built
+        for one architecture alone (sm_90a, sm_100a: "Architecture-Specific Features" there).
         """
         if not self.known or self.stack.gpus is None:
             return True
