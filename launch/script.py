@@ -183,13 +183,14 @@ def _resumes(job: Job) -> bool:
 def _image_values(request: RenderRequest) -> dict[str, Any]:
     """The image as it is now, for the job to compare; "" where that is not known."""
     job, found = request.job, request.image.found
+    inside = job.container.toolkit == "image"
     return {
         "image": str(request.project / job.container.image),
         "image_key": request.image.field,
         "image_size": "" if found is None or found.size is None else found.size,
         "image_sha256": (found.checksum if found is not None and job.container.verify else None) or "",
-        "toolkit_inside": IN_IMAGE if job.container.toolkit == "image" else None,
-        "toolkit_hash": content_hash(),
+        "toolkit_inside": IN_IMAGE if inside else None,
+        "toolkit_hash": content_hash() if inside else None,
         "stack": request.stack.stack.name if request.stack.known else None,
     }
 
