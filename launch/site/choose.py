@@ -143,10 +143,8 @@ def choose(site: Site, named: str | None = None) -> Choice:
     """
     closed = {one.name: why for one in site.partitions if (why := closed_why(one, site))}
     if named is not None:
-        partition = next(one for one in site.partitions if one.name == named) if named in _names(site) else None
-        if partition is None:
-            raise KeyError(named)
-        why = "named by you"
+        by_name = {one.name: one for one in reversed(site.partitions)}
+        partition, why = by_name[named], "named by you"
         if named in closed:
             why += f"; but {closed[named]}"
     else:
@@ -156,10 +154,6 @@ def choose(site: Site, named: str | None = None) -> Choice:
     choice.qos, choice.qos_why = _qos(site, partition, choice.account)
     choice.module, choice.module_why, choice.runtime = _module(site)
     return choice
-
-
-def _names(site: Site) -> set[str]:
-    return {one.name for one in site.partitions}
 
 
 def _best(site: Site, closed: dict[str, str]) -> tuple[slurm.Partition, str]:
