@@ -2,7 +2,6 @@
 
 import json
 import os
-import selectors
 import shutil
 import subprocess
 import time
@@ -13,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from singularity import installed
-from singularity.running import end_session
+from singularity.running import drained, end_session
 
 _PROGRAMS = ("apptainer", "singularity")
 _MOST_OUTPUT, _MOST_ERRORS = 8 << 20, 1 << 20  # bytes
 _GRACE_S = 2.0  # for the container program to take its mounts away
-_QUIET_S = 0.2  # without output after the end of the process: nothing more comes
 # Of its settings in the environment: places for its files, and keys of encrypted images. The rest would bring
 # folders and variables of this machine into the image.
 _KEPT = ("CACHEDIR", "TMPDIR", "CONFIGDIR", "ENCRYPTION_PASSPHRASE", "ENCRYPTION_PEM_PATH")
@@ -92,36 +90,14 @@ def _run(command: list[str], script: Path, timeout_s: float) -> tuple[bytes, byt
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        with process.stdout as out, process.stderr as err:
-            parts = _drained(process, {out.fileno(): _MOST_OUTPUT, err.fileno(): _MOST_ERRORS}, timeout_s)
+        with process.stdout, process.stderr:
+            output, errors, why = drained(
+                process, time.monotonic() + timeout_s, lambda out, err: out > _MOST_OUTPUT or err > _MOST_ERRORS
+            )
     finally:
         end_session(process, _GRACE_S)  # and what it started, such as the process that mounts the image
-    output, errors = parts
+    if why == "late":
+        raise ProbeError(f"no answer within {timeout_s:g} s; give it more: --timeout SECONDS")
     if process.poll() is None:
         raise ProbeError(f"{command[0]} cannot be ended: its file system may not answer")
     return output, errors, process.returncode
-
-
-def _drained(process: "subprocess.Popen[bytes]", most: Mapping[int, int], timeout_s: float) -> list[bytes]:
-    """What each pipe brings until the process ends, or one brings more than its share."""
-    deadline = time.monotonic() + timeout_s
-    parts = {pipe: bytearray() for pipe in most}
-    with selectors.DefaultSelector() as selector:
-        for pipe in most:
-            selector.register(pipe, selectors.EVENT_READ)
-        # A child of the process may hold the pipes after its end.
-        while selector.get_map() and not (process.poll() is not None and not selector.select(_QUIET_S)):
-            for key, _ in selector.select(max(0.0, min(_QUIET_S, deadline - time.monotonic()))):
-                data = os.read(key.fd, 1 << 16)
-                parts[key.fd] += data
-                if not data:
-                    selector.unregister(key.fd)
-            if any(len(part) > most[pipe] for pipe, part in parts.items()):
-                return [bytes(part) for part in parts.values()]
-            if time.monotonic() > deadline:
-                raise ProbeError(f"no answer within {timeout_s:g} s; give it more: --timeout SECONDS")
-    try:
-        process.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        raise ProbeError(f"no answer within {timeout_s:g} s; give it more: --timeout SECONDS") from None
-    return [bytes(part) for part in parts.values()]

@@ -1,15 +1,19 @@
-"""Run a program that takes long: its output passes through and its end is kept, and it ends with this process."""
+"""Run a program that takes long, or one that must answer in time; what it started ends with it.
+
+Standard library only, Python 3.9 and later: `launch.init` asks a site's programs with it.
+"""
 
 import errno
 import os
 import select
+import selectors
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 _TAIL = 64 * 1024  # bytes of output that are kept
 _GRACE_S = 20.0  # for a build to clean up after SIGTERM
@@ -110,6 +114,43 @@ def _ended(program: "subprocess.Popen[bytes]", reading: int) -> bool:
         if program.poll() is not None and not select.select([reading], [], [], 0)[0]:
             return True
     return False
+
+
+def drained(
+    program: "subprocess.Popen[bytes]", deadline: float, full: Callable[[int, int], bool]
+) -> "tuple[bytes, bytes, Literal['late', 'full'] | None]":
+    """Standard output and error of a program until its end, and why it was not waited for. It is not ended here.
+
+    Args:
+        deadline: in seconds of time.monotonic(); after it the reason is "late".
+        full: whether so many bytes of each are too many; then the reason is "full".
+    """
+    assert program.stdout is not None
+    assert program.stderr is not None
+    parts = {program.stdout.fileno(): bytearray(), program.stderr.fileno(): bytearray()}
+    out, err = parts.values()
+    why: Literal["late", "full"] | None = None
+    with selectors.DefaultSelector() as selector:
+        for pipe in parts:
+            selector.register(pipe, selectors.EVENT_READ)
+        # What the program started may hold the pipes after its end.
+        while selector.get_map() and not (program.poll() is not None and not selector.select(_QUIET_S)):
+            for key, _ in selector.select(max(0.0, min(_QUIET_S, deadline - time.monotonic()))):
+                data = os.read(key.fd, 1 << 16)
+                parts[key.fd] += data
+                if not data:
+                    selector.unregister(key.fd)
+            if full(len(out), len(err)):
+                why = "full"
+            elif time.monotonic() > deadline:
+                why = "late"
+            if why:
+                return bytes(out), bytes(err), why
+    try:
+        program.wait(max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        why = "late"
+    return bytes(out), bytes(err), why
 
 
 def end_session(program: "subprocess.Popen[bytes]", patience_s: float) -> None:

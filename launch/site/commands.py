@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import selectors
 import shlex
 import signal
 import subprocess
@@ -11,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+
+from singularity.running import drained
 
 TIMEOUT_S = 20.0
 MOST_BYTES = 8 << 20
@@ -56,46 +57,20 @@ def ask(
         return Answer(problem=f"{words[0]} is not in PATH")
     except OSError as wrong:
         return Answer(problem=f"{words[0]} cannot be run: {wrong.strerror}")
-    out, err, late = _read(process, time.monotonic() + timeout_s)
-    if late is not None:
-        return Answer(out, err, f"{shown} {late.format(seconds=timeout_s)}")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        deadline = time.monotonic() + timeout_s
+        texts = drained(process, deadline, lambda out, err: out + err > MOST_BYTES)
+        _end(process)
+    out, err = (text.decode("utf-8", "replace") for text in texts[:2])
+    if texts[2] is not None:
+        late = f"gave no answer in {timeout_s:.0f} s" if texts[2] == "late" else "did not stop printing"
+        return Answer(out, err, f"{shown} {late}")
     if process.returncode != 0:
         said = next((line.strip() for line in (err + "\n" + out).splitlines() if line.strip()), "it said nothing")
         return Answer(out, err, f"{shown} ended with {process.returncode}: {said[:300]}")
     return Answer(out, err)
-
-
-def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, str | None]:
-    """Standard output and error, and what went wrong with a program that had to be ended."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    parts: dict[int, bytearray] = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-    late = None
-    with selectors.DefaultSelector() as selector, process.stdout as out, process.stderr as err:
-        names = (out.fileno(), err.fileno())
-        for name in names:
-            selector.register(name, selectors.EVENT_READ)
-        # A child of the program may hold the pipes after its end.
-        while selector.get_map() and not (process.poll() is not None and not selector.select(0.2)):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                late = "gave no answer in {seconds:.0f} s"
-                break
-            for key, _ in selector.select(min(left, 0.2)):
-                data = os.read(key.fd, 1 << 16)
-                if not data:
-                    selector.unregister(key.fd)
-                parts[key.fd] += data
-            if sum(map(len, parts.values())) > MOST_BYTES:
-                late = "did not stop printing"
-                break
-        if late is None:
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                late = "gave no answer in {seconds:.0f} s"
-        _end(process)
-    return parts[names[0]].decode("utf-8", "replace"), parts[names[1]].decode("utf-8", "replace"), late
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
