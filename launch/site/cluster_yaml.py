@@ -59,7 +59,7 @@ def _about(site: Site) -> Iterator[str]:
         if key in config
     ]  # fmt: skip
     if parts or shown:
-        yield from comment("; ".join([", ".join(parts), *([", ".join(shown)] if shown else [])]).lstrip("; "), 0)
+        yield from comment("; ".join(", ".join(each) for each in (parts, shown) if each), 0)
     for note in site.notes:
         yield from comment(f"not found out: {note}", 0)
 
