@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launch import node
 from launch.supervisor import devices, settings, verdict
 from launch.supervisor.environment import base_environment, device_environments, with_head
 from singularity.toolkit import content_hash
@@ -211,3 +212,8 @@ def test_attempts_have_their_own_files():
         assert getattr(first, path) != getattr(second, path)
     assert first.log("trainer").parent.name == "logs"
     assert second.log("trainer").parent.name == "logs.1"
+
+
+def test_the_toolkit_is_not_read_where_nothing_asks_for_its_hash(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(node, "content_hash", lambda: pytest.fail("every file of the toolkit would be read"))
+    assert node._other_toolkit(None) is None
