@@ -123,7 +123,11 @@ Reply = tuple[int, dict[str, str], bytes] | float
 
 @dataclass
 class Stub:
-    """A server that gives scripted replies; the last one repeats. A float is a pause before 200, in seconds."""
+    """A server that gives scripted replies; the last one repeats. A float is a pause before 200, in seconds.
+
+    With `crowd`, nobody is answered before that many requests have been there at once, and a little longer, in
+    which those beyond a bound would show: `peak` is then the bound that callers keep, on any machine.
+    """
 
     replies: list[Reply]
     url: str = ""
@@ -131,7 +135,9 @@ class Stub:
     headers: list[dict[str, str]] = field(default_factory=list)
     in_flight: int = 0
     peak: int = 0
+    crowd: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    crowded: threading.Event = field(default_factory=threading.Event)
 
 
 def reply(status: int, body: object = None, **headers: str) -> Reply:
@@ -145,9 +151,9 @@ def scored(score: float) -> Reply:
 
 
 @contextmanager
-def stub_server(*replies: Reply) -> Iterator[Stub]:
+def stub_server(*replies: Reply, crowd: int = 0) -> Iterator[Stub]:
     """A threaded HTTP/1.1 server on a free port."""
-    stub = Stub(list(replies))
+    stub = Stub(list(replies), crowd=crowd)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -160,7 +166,13 @@ def stub_server(*replies: Reply) -> Iterator[Stub]:
                 script = stub.replies[min(len(stub.requests), len(stub.replies)) - 1]
                 stub.in_flight += 1
                 stub.peak = max(stub.peak, stub.in_flight)
+                early = not stub.crowded.is_set()
+                if stub.in_flight >= stub.crowd:
+                    stub.crowded.set()
             try:
+                if stub.crowd and early:
+                    stub.crowded.wait(20)
+                    time.sleep(0.2)
                 if isinstance(script, float):
                     time.sleep(script)
                     script = scored(1.0)
