@@ -1,34 +1,44 @@
 """The line between head and nodes, on real sockets."""
 
 import json
+import select
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from launch.supervisor import control
 from launch.supervisor.control import ControlError, Hub, Link
-from launch.supervisor.ports import free_plan
 
 TOKEN = "t" * 64
 
 
 @pytest.fixture
 def hub():
-    made = Hub("127.0.0.1", free_plan(4242).control, TOKEN)
+    made = Hub("127.0.0.1", 0, TOKEN)
     yield made
     made.close()
+
+
+class Clock:
+    """The clock of both sides, which a test sets forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
 
 
 @pytest.fixture
-def quick_hub(monkeypatch: pytest.MonkeyPatch):
-    """A hub that beats often and expects to be answered soon."""
-    monkeypatch.setattr(control, "SILENCE_S", 0.5)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Beats are sent often, by the real clock."""
     monkeypatch.setattr(control, "BEAT_S", 0.1)
-    made = Hub("127.0.0.1", free_plan(4242).control, TOKEN)
-    yield made
-    made.close()
+    made = Clock()
+    monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=made.monotonic, sleep=time.sleep))
+    return made
 
 
 def port_of(hub: Hub) -> int:
@@ -37,21 +47,47 @@ def port_of(hub: Hub) -> int:
 
 def link(hub: Hub, rank: int = 1, token: str = TOKEN) -> Link:
     hello = {"rank": rank, "node": f"n{rank}", "address": "10.0.0.2", "token": token}
-    return Link("127.0.0.1", port_of(hub), hello, 5.0, lambda: None)
+    return Link("127.0.0.1", port_of(hub), hello, 60.0, lambda: None)
 
 
-def poll_long(node: Link) -> None:
-    for _ in range(50):
-        node.poll(0.05)
-
-
-def events(hub: Hub, kind: str, within_s: float = 5.0) -> list[dict]:
-    deadline = time.monotonic() + within_s
+def events(hub: Hub, kind: str) -> list[dict]:
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = [event for event in hub.poll(0.05) if event["type"] == kind]
         if found:
             return found
     return []
+
+
+def refused(hub: Hub, node: Link) -> bool:
+    """Whether the hub hangs up on a node without an event."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert hub.poll(0.02) == []
+        try:
+            node.poll(0.02)
+        except ControlError:
+            return True
+    return False
+
+
+def poll_on(node: Link) -> None:
+    while True:  # a silent head is an error, too
+        node.poll(0.05)
+
+
+def join(hub: Hub, count: int) -> None:
+    """Turn until that many nodes are there."""
+    deadline = time.monotonic() + 60
+    while len(hub.nodes) < count and time.monotonic() < deadline:
+        hub.poll(0.05)
+
+
+def beat_arrives(hub: Hub, node: Link) -> None:
+    """Wait until each side has something to read that it did not ask for."""
+    (member,) = hub._members
+    for sock in (member, node._wire.sock):
+        assert select.select([sock], [], [], 60)[0], "no beat"
 
 
 def test_hello_failure_and_end(hub: Hub):
@@ -68,7 +104,7 @@ def test_hello_failure_and_end(hub: Hub):
 
     server = threading.Thread(target=serve)
     server.start()
-    assert hub.end(42, limit_s=5.0) == []
+    assert hub.end(42, limit_s=60.0) == []
     server.join()
 
 
@@ -87,18 +123,15 @@ def test_a_node_that_joins_while_the_head_ends_is_told_so(hub: Hub):
     server = threading.Thread(target=serve)
     server.start()
     begun = time.monotonic()
-    assert hub.end(42, limit_s=10.0) == []
-    server.join(10)
+    assert hub.end(42, limit_s=120.0) == []
+    server.join(60)
     assert heard == [2]
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
 
 
 def test_a_stranger_is_not_a_node(hub: Hub):
-    stranger = link(hub, token="u" * 64)
-    assert events(hub, "hello", 0.5) == []
+    assert refused(hub, link(hub, token="u" * 64))
     assert hub.nodes == {}
-    with pytest.raises(ControlError):
-        poll_long(stranger)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +160,8 @@ def test_nonsense_harms_nobody(hub: Hub, sent: bytes):
 def test_a_second_node_with_the_same_rank_is_refused(hub: Hub):
     first = link(hub)
     assert events(hub, "hello")
-    link(hub)
-    assert events(hub, "hello", 0.5) == []
+    assert refused(hub, link(hub))
+    assert list(hub.nodes) == [1]
     first.close()
 
 
@@ -139,39 +172,43 @@ def test_a_node_that_hangs_up_is_lost(hub: Hub):
 
 
 def test_a_silent_node_is_lost(hub: Hub, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(control, "SILENCE_S", 0.3)
     silent = link(hub)
+    assert events(hub, "hello")
+    monkeypatch.setattr(control, "SILENCE_S", 0.3)
     assert "not heard" in events(hub, "lost")[0]["why"]
     silent.close()
 
 
-def test_beats_keep_both_sides_alive(quick_hub: Hub):
-    node = link(quick_hub)
-    until = time.monotonic() + 1.5
-    seen: list[dict] = []
-    while time.monotonic() < until:
-        seen += quick_hub.poll(0.02)
+def test_beats_keep_both_sides_alive(clock: Clock, hub: Hub):
+    """Nothing else is said in three times the silence that is allowed."""
+    node = link(hub)
+    assert events(hub, "hello")
+    for _ in range(6):
+        beat_arrives(hub, node)
+        assert hub.poll(0.02) == []
         assert node.poll(0.02) == []
-    assert [event["type"] for event in seen] == ["hello"]
+        clock.ahead += control.SILENCE_S / 2
     node.close()
 
 
-def test_a_hiccup_of_the_file_system_loses_nobody(quick_hub: Hub):
+def test_a_hiccup_of_the_file_system_loses_nobody(clock: Clock, hub: Hub):
     """Both sides hang for longer than the silence that is allowed: the beats of their threads have arrived."""
-    node = link(quick_hub)
-    assert events(quick_hub, "hello")
+    node = link(hub)
+    assert events(hub, "hello")
     node.poll(0.02)
-    time.sleep(1.2)
-    assert quick_hub.poll(0.02) == []
+    clock.ahead += 2 * control.SILENCE_S
+    beat_arrives(hub, node)
+    assert hub.poll(0.02) == []
     assert node.poll(0.02) == []
     node.close()
 
 
-def test_a_supervisor_that_hangs_for_good_falls_silent(quick_hub: Hub, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(control, "STUCK_S", 0.3)
-    node = link(quick_hub)  # and nobody polls it
-    assert events(quick_hub, "hello")
-    assert "not heard" in events(quick_hub, "lost", 5.0)[0]["why"]
+def test_a_supervisor_that_hangs_for_good_falls_silent(hub: Hub, monkeypatch: pytest.MonkeyPatch):
+    for name, seconds in (("BEAT_S", 0.1), ("STUCK_S", 0.3), ("SILENCE_S", 3.0)):
+        monkeypatch.setattr(control, name, seconds)
+    node = link(hub)  # and nobody polls it
+    assert events(hub, "hello")
+    assert "not heard" in events(hub, "lost")[0]["why"]
     node.close()
 
 
@@ -182,7 +219,7 @@ def test_messages_of_two_threads_do_not_mix(hub: Hub, monkeypatch: pytest.Monkey
     for number in range(300):
         hub.tell({"type": "nodes", "number": number, "addresses": ["10.0.0.1"] * 400})
     numbers: list[int] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(numbers) < 300 and time.monotonic() < deadline:
         hub.poll(0.001)
         numbers += [message["number"] for message in node.poll(0.05)]
@@ -191,25 +228,25 @@ def test_messages_of_two_threads_do_not_mix(hub: Hub, monkeypatch: pytest.Monkey
 
 
 def test_no_head_is_an_error_with_the_address():
-    port = free_plan(4343).control
-    with pytest.raises(ControlError, match=rf"127\.0\.0\.1:{port}"):
-        Link("127.0.0.1", port, {"rank": 1}, 0.5, lambda: None)
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        port = unheard.getsockname()[1]
+        with pytest.raises(ControlError, match=rf"127\.0\.0\.1:{port}"):
+            Link("127.0.0.1", port, {"rank": 1}, 0.5, lambda: None)
 
 
 def test_the_head_that_dies_is_noticed():
-    head = Hub("127.0.0.1", free_plan(4244).control, TOKEN)
+    head = Hub("127.0.0.1", 0, TOKEN)
     node = link(head)
     assert events(head, "hello")
     head.close()
-    with pytest.raises(ControlError):
-        poll_long(node)
+    with pytest.raises(ControlError, match="connection"):
+        poll_on(node)
 
 
 def test_many_nodes(hub: Hub):
     nodes = [link(hub, rank) for rank in range(1, 65)]
-    deadline = time.monotonic() + 10
-    while len(hub.nodes) < 64 and time.monotonic() < deadline:
-        hub.poll(0.05)
+    join(hub, 64)
     assert sorted(hub.nodes) == list(range(1, 65))
     for node in nodes:
         node.close()
@@ -219,9 +256,7 @@ def test_beats_do_not_shorten_a_turn_of_the_head(hub: Hub, monkeypatch: pytest.M
     """Each turn looks at shared files: hundreds of nodes would make it hundreds of looks a second."""
     monkeypatch.setattr(control, "BEAT_S", 0.002)
     nodes = [link(hub, rank) for rank in range(1, 5)]
-    deadline = time.monotonic() + 10
-    while len(hub.nodes) < 4 and time.monotonic() < deadline:
-        hub.poll(0.05)
+    join(hub, 4)
     begun = time.monotonic()
     assert hub.poll(0.3) == []
     assert time.monotonic() - begun > 0.25
@@ -243,9 +278,7 @@ def test_all_that_wait_are_let_in_at_once(hub: Hub):
 def test_more_than_may_be_unknown_at_once_wait_for_their_turn(hub: Hub, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(control, "_STRANGERS", 3)
     nodes = [link(hub, rank) for rank in range(1, 33)]
-    deadline = time.monotonic() + 10
-    while len(hub.nodes) < 32 and time.monotonic() < deadline:
-        hub.poll(0.05)
+    join(hub, 32)
     assert sorted(hub.nodes) == list(range(1, 33))
     for node in nodes:
         node.close()
