@@ -255,6 +255,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(JSON)
 def test_any_json_is_a_failure_or_a_record_error(data: Any):
     try:
