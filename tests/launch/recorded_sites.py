@@ -72,7 +72,7 @@ def init(folder: Path, site: str | Path, *options: str, **environment: str) -> D
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     written = work / "cluster.yaml"
@@ -105,7 +105,7 @@ def on_terminal(folder: Path, site: str | Path, answers: Sequence[bytes], *optio
                 if said.endswith(b"]: "):
                     said += b"\n"
                     os.write(master, left.pop(0))
-        code = process.wait(20)
+        code = process.wait(60)
     os.close(master)
     written = work / "cluster.yaml"
     text = written.read_text(encoding="utf-8") if written.is_file() else ""

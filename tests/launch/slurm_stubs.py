@@ -22,13 +22,18 @@ with open(os.environ["STUB_LOG"] + "/srun.json", "a", errors="surrogateescape") 
     log.write(json.dumps(told) + chr(10))
 env = {**os.environ, "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURMD_NODENAME": "n1"}
 # Like slurmstepd: a task leads a process group, and a signal to the step goes to the group.
-kill_with_me = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-task = subprocess.Popen(words, env=env, start_new_session=True, preexec_fn=kill_with_me)
+passed = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP)
+signal.pthread_sigmask(signal.SIG_BLOCK, passed)
+def in_task():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
+task = subprocess.Popen(words, env=env, start_new_session=True, preexec_fn=in_task)
 for number in (signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, lambda number, _: os.killpg(task.pid, number))
 for number in (signal.SIGTERM, signal.SIGHUP):  # srun: "forcing job termination"
     deaf = "STUB_DEAF" in os.environ
     signal.signal(number, signal.SIG_IGN if deaf else lambda *_: os.killpg(task.pid, signal.SIGKILL))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
 code = task.wait()
 sys.exit(code if code >= 0 else 128 - code)
 """

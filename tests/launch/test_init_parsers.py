@@ -233,12 +233,12 @@ def test_mounts() -> None:
 
 def test_a_program_that_does_not_end_is_ended() -> None:
     began = time.monotonic()
-    answer = ask(("sh", "-c", "echo before; sleep 60 & sleep 60"), timeout_s=0.3)
+    answer = ask(("sh", "-c", "echo before; sleep 600 & sleep 600"), timeout_s=2)
     assert (answer.out, answer.problem) == (
         "before\n",
-        "sh -c 'echo before; sleep 60 & sleep 60' gave no answer in 0 s",
+        "sh -c 'echo before; sleep 600 & sleep 600' gave no answer in 2 s",
     )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 def test_a_program_that_does_not_stop_printing_is_ended() -> None:
@@ -250,8 +250,8 @@ def test_a_program_that_does_not_stop_printing_is_ended() -> None:
 
 def test_a_child_that_holds_the_pipe_is_not_waited_for() -> None:
     began = time.monotonic()
-    assert ask(("sh", "-c", "sleep 30 & echo done"), timeout_s=10).out == "done\n"
-    assert time.monotonic() - began < 5
+    assert ask(("sh", "-c", "sleep 600 & echo done"), timeout_s=120).out == "done\n"
+    assert time.monotonic() - began < 60
 
 
 def test_programs_that_are_not_there_or_fail() -> None:

@@ -52,7 +52,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_for(what: Callable[[], bool], limit_s: float = 10.0) -> None:
+def wait_for(what: Callable[[], bool], limit_s: float = 60.0) -> None:
     until = time.monotonic() + limit_s
     while not what():
         assert time.monotonic() < until
@@ -188,8 +188,9 @@ def end_job(job: "subprocess.Popen[str]") -> None:
 
 
 def in_shared_memory(name: str) -> set[str]:
-    found = {str(file.relative_to("/dev/shm")) for file in Path("/dev/shm").rglob("*") if file.is_file()}
-    return {path.removeprefix(name) for path in found if path.startswith(name)}
+    tops = list(Path("/dev/shm").glob(f"{name}*"))  # other folders there may go while one looks into them
+    files = [file for top in tops for file in (top, *top.rglob("*")) if file.is_file()]
+    return {str(file.relative_to("/dev/shm")).removeprefix(name) for file in files}
 
 
 @pytest.mark.parametrize("ending", ["stop", "end", "killed"])
