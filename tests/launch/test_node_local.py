@@ -26,7 +26,7 @@ class Run:
     process: subprocess.Popen[str]
     run_dir: Path
 
-    def wait(self, limit_s: float = 90.0) -> int:
+    def wait(self, limit_s: float = 300.0) -> int:
         return self.process.wait(limit_s)
 
     @property
@@ -37,7 +37,7 @@ class Run:
         (file,) = (self.run_dir / "logs").glob(f"*-{component}.log")
         return file.read_text(errors="replace")
 
-    def until(self, component: str, text: str, limit_s: float = 90.0) -> None:
+    def until(self, component: str, text: str, limit_s: float = 300.0) -> None:
         """Wait until a component's log has `text`; fails with the supervisor's output."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -47,6 +47,11 @@ class Run:
             time.sleep(0.1)
         out = (self.run_dir / "out").read_text()
         pytest.fail(f"{component} never said {text!r}; the supervisor said:\n{out}")
+
+    def left(self) -> str:
+        """What runs of it anywhere."""
+        command = ["pgrep", "-af", str(self.run_dir)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     def below(self, levels: int = 99) -> dict[int, str]:
         """Process id -> command line of everything that the supervisor runs, down to some level."""
@@ -72,14 +77,14 @@ class Run:
 def start(tmp_path: Path):
     runs: list[Run] = []
 
-    def make(trainer: str, *commands: str, name: str = "run dir") -> Run:
+    def make(trainer: str, *commands: str, name: str = "run dir", before: str = TRAINER) -> Run:
         run_dir = tmp_path / name
         run_dir.mkdir(exist_ok=True)
         words = [
             sys.executable, str(ROOT / "launch" / "node.py"), "--run-dir", str(run_dir),
             "--checkpoint-dir", str(run_dir / "checkpoints"), "--nodes", "1", "--ray-gpus-head", "2",
             "--ray-gpus-other", "0", "--ray-cpus", "4", "--logical-gpus", "--object-store", "100000000",
-            *commands, "::trainer", sys.executable, "-c", TRAINER + trainer,
+            *commands, "::trainer", sys.executable, "-c", before + trainer,
         ]  # fmt: skip
         with (run_dir / "out").open("w") as out:
             env = {**os.environ, "RAY_prestart_worker_first_driver": "0"}
@@ -91,12 +96,9 @@ def start(tmp_path: Path):
     for run in runs:
         if run.process.poll() is None:
             run.process.send_signal(signal.SIGTERM)
-            run.process.wait(60)
+            run.process.wait(300)
         assert not Path(f"/tmp/rl-{os.getuid()}-{run.process.pid}").exists()
-        left = subprocess.run(
-            ["pgrep", "-af", str(run.run_dir)], capture_output=True, text=True, check=False
-        ).stdout
-        assert left == ""
+        assert run.left() == ""
 
 
 @pytest.fixture(scope="session")
@@ -223,7 +225,9 @@ def test_a_reward_outage_ends_a_trainer_that_goes_on(start, tmp_path: Path):
 
 def test_a_trainer_that_hangs_ends_with_what_it_did(start):
     """C24: nothing new in the log; a hang of NCCL or of one request lasts until the time limit otherwise."""
-    run = start("print('step:1 - a:1', flush=True); time.sleep(600)", "--stalled-after", "6")
+    # Without Ray, whose start may be as long a silence.
+    trainer = "print('step:1 - a:1', flush=True); time.sleep(600)"
+    run = start(trainer, "--stalled-after", "6", before="import time; ")
     assert run.wait() == 39, (run.run_dir / "out").read_text()
     assert (run.verdict["component"], run.verdict["kind"], run.verdict["steps_done"]) == ("trainer", "stalled", 1)
     assert "time.sleep(600)" in run.log("stacks")
@@ -231,10 +235,10 @@ def test_a_trainer_that_hangs_ends_with_what_it_did(start):
 
 
 def test_a_reward_server_that_hangs_ends_the_job(start, reward_model: Path):
-    run = start("time.sleep(600)", "--reward-unresponsive", "3", *reward_server(reward_model))
+    run = start("time.sleep(600)", "--reward-unresponsive", "15", *reward_server(reward_model))
     run.until("trainer", "trainer up")
     os.kill(run.pid_of("reward.server"), signal.SIGSTOP)
-    assert run.wait(30) == 25
+    assert run.wait() == 25
     assert (run.verdict["component"], run.verdict["kind"]) == ("reward server", "reward-hang")
 
 
@@ -248,7 +252,7 @@ def test_a_signal_ends_the_job_cleanly(start):
     run = start("time.sleep(600)")
     run.until("trainer", "trainer up")
     run.process.send_signal(signal.SIGTERM)
-    assert run.wait(30) == 143
+    assert run.wait() == 143
     assert (run.verdict["state"], run.verdict["cause"]) == ("cancelled", "cancelled: SIGTERM")
 
 
@@ -285,7 +289,7 @@ def test_a_signal_during_the_merge(start):
     (run.run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
     run.until("merge", "at it")
     run.process.send_signal(signal.SIGTERM)
-    assert run.wait(30) == 143
+    assert run.wait() == 143
     told = run.verdict
     assert (told["state"], told["training"]["state"], told["training"]["step"]) == ("cancelled", "completed", 1)
     assert told["merge"]["state"] == "interrupted"
@@ -309,7 +313,7 @@ def test_a_killed_supervisor_leaves_a_verdict_and_a_clean_machine(start):
     run.until("trainer", "trainer up")
     (supervisor,) = run.below(levels=1)
     os.kill(supervisor, signal.SIGKILL)
-    assert run.wait(30) == 28
+    assert run.wait() == 28
     assert (run.verdict["component"], run.verdict["cause"]) == ("head", "the supervisor was killed by signal 9")
     assert not (run.run_dir / "ray_token").exists()
 
@@ -318,9 +322,9 @@ def test_a_killed_guard_ends_the_job(start):
     run = start("time.sleep(600)")
     run.until("trainer", "trainer up")
     run.process.kill()
-    assert run.wait(30) == -signal.SIGKILL
-    deadline = time.monotonic() + 30
-    while Path(f"/tmp/rl-{os.getuid()}-{run.process.pid}").exists() and time.monotonic() < deadline:
+    assert run.wait() == -signal.SIGKILL
+    deadline = time.monotonic() + 300
+    while run.left() and time.monotonic() < deadline:  # nobody waits for the supervisor
         time.sleep(0.2)
     assert (run.verdict["component"], run.verdict["cause"]) == ("head", "the guard of the supervisor was killed")
 
@@ -333,7 +337,7 @@ def test_secrets_do_not_outlive_the_job(start):
     for name in secrets:
         assert (run.run_dir / name).stat().st_mode & 0o777 == 0o600
     run.process.send_signal(signal.SIGTERM)
-    assert run.wait(30) == 143
+    assert run.wait() == 143
     assert not [name for name in secrets if (run.run_dir / name).exists()]
 
 
