@@ -19,7 +19,7 @@ def parse_gres(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in _BRACKETS.sub("", text).split(","):
         words = [word for word in re.split(r"[:=]", entry.strip()) if word not in _FLAGS]
-        if words[0] not in ("gpu", "gres/gpu"):
+        if words[:1] not in (["gpu"], ["gres/gpu"]):
             continue
         count = 1
         if len(words) > 1 and (number := _COUNT.fullmatch(words[-1])) and (len(words) > 2 or number[1]):

@@ -52,6 +52,7 @@ unhurried = settings(deadline=None)  # the machine may be busy
         ("gpu:a100:0", {}),
         ("(null)", {}),
         ("", {}),
+        ("no_consume", {}),
         ("shard:a100:16,gpumem:80G,craynetwork:4", {}),
     ],
 )
