@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from other_processes import wait_until
 
 from singularity import checksum
 from singularity.checksum import hash_file, record, recorded, verify
@@ -29,6 +30,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(checksum, "_TICK_S", -10.0)
     return tmp_path / "cache" / "verl-launcher"
+
+
+def tick(image: Path) -> None:
+    """Wait until the clock of the file system goes on: what changes now has another time."""
+    probe = image.with_name("clock")
+
+    def later() -> bool:
+        probe.write_bytes(b"")
+        return probe.stat().st_mtime_ns > image.stat().st_ctime_ns
+
+    wait_until(later, "tick of the file system's clock")
+    probe.unlink()
 
 
 def sidecar(image: Path, text: str) -> None:
@@ -125,6 +138,7 @@ def test_another_content_is_told_with_both_sums(image: Path) -> None:
 def test_a_byte_that_was_changed_with_its_time_set_back_is_found(image: Path) -> None:
     verify(image, SUM)
     before = image.stat()
+    tick(image)
     with image.open("r+b") as stream:
         stream.seek(1 << 20)
         stream.write(bytes([CONTENT[1 << 20] ^ 1]))
@@ -134,7 +148,7 @@ def test_a_byte_that_was_changed_with_its_time_set_back_is_found(image: Path) ->
 
 
 def test_a_file_of_just_now_is_not_remembered(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksum, "_TICK_S", 3.0)
+    monkeypatch.setattr(checksum, "_TICK_S", 3600.0)
     verify(image, SUM)
     assert not verify(image, SUM).cached
 
@@ -188,6 +202,7 @@ def test_another_mode_or_link_while_it_is_read_is_no_change(image: Path, tmp_pat
     def link(done: int, total: int) -> None:
         image.chmod(0o600 if done < total else 0o644)
 
+    tick(image)
     assert not verify(image, SUM, link).cached
     assert not verify(image, SUM).cached  # what was changed meanwhile is looked at again
     assert verify(image, SUM).cached
