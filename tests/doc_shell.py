@@ -27,7 +27,7 @@ def code_block(page: Path, kind: str) -> str:
 
 
 def run(
-    commands: str, folder: Path, stands_in: str = "", timeout_s: float = 300, wrapper: tuple[str, ...] = ()
+    commands: str, folder: Path, stands_in: str = "", timeout_s: float = 1200, wrapper: tuple[str, ...] = ()
 ) -> str:
     """Run commands in one bash in `folder`; the first that fails ends it.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from command_parsers import ROOT, commands
 
+LIMIT_S = 300
 SWITCH_ON = 'eval "$(activate-global-python-argcomplete --dest=-)"'
 # What readline sets before it calls the function that is registered for any command.
 ASK = """
@@ -33,7 +34,7 @@ def environment() -> dict[str, str]:
 def offered(line: str) -> list[str]:
     done = subprocess.run(
         ["bash", "--norc", "-c", f"{SWITCH_ON}\n{ASK}", "bash", line],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=60,
+        cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     return done.stdout.splitlines()
 
@@ -62,7 +63,7 @@ def test_every_command_is_known_to_argcomplete() -> None:
     code = "import sys; from argcomplete._check_module import find\n"
     code += "print(*[name for name in sys.argv[1:] if 'PYTHON_ARGCOMPLETE_OK' not in open(find(name)).read(1024)])"
     line = [sys.executable, "-c", code, *commands()]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
@@ -73,7 +74,7 @@ def test_a_real_tab() -> None:
         os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], environment())
     try:
         os.write(terminal, f"{SWITCH_ON}; echo rea''dy\n".encode())
-        read_until(terminal, "ready\r\n")
+        read_until(terminal, "ready\r\n$ ")
         os.write(terminal, b"python -m launch.render --templ\tdap\t")
         read_until(terminal, "--template dapo ")
     finally:
@@ -83,7 +84,7 @@ def test_a_real_tab() -> None:
 
 
 def read_until(terminal: int, wanted: str) -> None:
-    shown, deadline = "", time.monotonic() + 30
+    shown, deadline = "", time.monotonic() + LIMIT_S
     while wanted not in shown:
         assert time.monotonic() < deadline, shown
         if select.select([terminal], [], [], 0.2)[0]:
@@ -97,5 +98,5 @@ def test_a_command_does_without_argcomplete(asked: bool) -> None:
     code += "from converters.resume import main\nmain(['.', '--dry-run'])"
     environ = {**os.environ, **({"_ARGCOMPLETE": "1"} if asked else {})}
     line = [sys.executable, "-c", code]
-    done = subprocess.run(line, cwd=ROOT, env=environ, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(line, cwd=ROOT, env=environ, capture_output=True, check=False, timeout=LIMIT_S)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -45,12 +45,12 @@ README = (
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_of_a_page_runs(page: Path, project: Path):
-    run("".join(sections(page).values()), project, STANDS_IN, timeout_s=120)
+    run("".join(sections(page).values()), project, STANDS_IN)
 
 
 @pytest.mark.parametrize("heading", README)
 def test_every_command_of_the_readme_runs(heading: str, project: Path):
-    run(sections(ROOT / "README.md")[heading], project, STANDS_IN, timeout_s=120)
+    run(sections(ROOT / "README.md")[heading], project, STANDS_IN)
 
 
 def test_the_job_itself_of_the_first_hour_renders(project: Path):
@@ -59,7 +59,7 @@ def test_the_job_itself_of_the_first_hour_renders(project: Path):
     below.mkdir()
     for name in ("models", "data", "images", "site"):
         (below / name).symlink_to(project / name)
-    said = run(commands, below, STANDS_IN, timeout_s=120)
+    said = run(commands, below, STANDS_IN)
     assert "error:" not in said
     assert "wrote run_grpo.sh" in said
 

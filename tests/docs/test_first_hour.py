@@ -28,7 +28,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.engine
 def test_from_nothing_to_a_merged_model(checkout: Path):
     commands = "".join(sections(PAGE)[heading] for heading in HERE).replace("mkdir first-hour\n", "")
-    said = run(commands, checkout, STANDS_IN, timeout_s=420)
+    said = run(commands, checkout, STANDS_IN)
     (verdict,) = (checkout / "first-hour").glob("outputs/first/run-local-*/verdict.json")
     told = json.loads(verdict.read_text())
     assert (told["state"], told["steps_done"]) == ("completed", 4)

@@ -114,7 +114,7 @@ def test_the_commands_run_one_after_another(folder: Path):
     env |= {"WANDB_API_KEY": "0" * 40}
     for command in commands:
         done = subprocess.run(
-            shlex.split(command), cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
+            shlex.split(command), cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         assert "error:" not in done.stderr, command
@@ -135,7 +135,7 @@ def test_the_images_are_those_of_stacks(command: str):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert printed.returncode == 0, printed.stderr
