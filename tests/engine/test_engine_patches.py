@@ -53,7 +53,7 @@ def run_python(python: str, arguments: list[str], environment: dict[str, str]) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=1200,
     )
 
 

@@ -17,6 +17,7 @@ from launch.rehearsal.backend.hf_server import HFServer
 from launch.rehearsal.backend.mailbox import WeightMailbox
 
 END, PAD = 1, 0
+LIMIT_S = 120
 
 
 def tiny_config(**how) -> LlamaConfig:
@@ -166,8 +167,8 @@ def test_a_failed_batch_reaches_every_caller_and_the_next_works(server, monkeypa
         with monkeypatch.context() as patched:
             patched.setattr(hf_server, "generate", fails)
             calls = [server.generate(prompt, {}, "r") for prompt in PROMPTS]
-            errors = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
-        return errors, await asyncio.wait_for(server.generate(PROMPTS[0], {}, "r"), 10)
+            errors = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), LIMIT_S)
+        return errors, await asyncio.wait_for(server.generate(PROMPTS[0], {}, "r"), LIMIT_S)
 
     errors, answer = asyncio.run(ask())
     assert [str(error) for error in errors] == ["the model broke"] * 3
@@ -175,20 +176,21 @@ def test_a_failed_batch_reaches_every_caller_and_the_next_works(server, monkeypa
 
 
 def test_the_event_loop_runs_while_the_model_works(server, monkeypatch):
-    release = threading.Event()
+    working, release = threading.Event(), threading.Event()
 
     def waits(model, prompts, sampling):
-        assert release.wait(10)
+        working.set()
+        assert release.wait(LIMIT_S)
         return generate(model, prompts, sampling)
 
     monkeypatch.setattr(hf_server, "generate", waits)
 
     async def ask():
         pending = asyncio.create_task(server.generate(PROMPTS[0], {}, "r"))
-        await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(working.wait, LIMIT_S)
         assert await server.ready()  # answered during generation
         release.set()
-        return await asyncio.wait_for(pending, 10)
+        return await asyncio.wait_for(pending, LIMIT_S)
 
     assert asyncio.run(ask()).token_ids
 
@@ -269,6 +271,6 @@ def test_mailbox_gives_every_receiver_every_bucket():
             await box.put(bucket)
             await asyncio.sleep(0)
         await box.close()
-        return await asyncio.wait_for(asyncio.gather(*receivers, receive()), 5)
+        return await asyncio.wait_for(asyncio.gather(*receivers, receive()), LIMIT_S)
 
     assert asyncio.run(exchange()) == [[["first"], ["second"]]] * 3

@@ -108,7 +108,7 @@ def vllm(classifier: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     url = f"http://127.0.0.1:{port}"
     try:
         wait_until(
-            lambda: process.poll() is not None or status_of(f"{url}/health") == 200, f"vLLM, see {log}", 180
+            lambda: process.poll() is not None or status_of(f"{url}/health") == 200, f"vLLM, see {log}", 1200
         )
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]
         yield RunningServer(url, process, log)
@@ -143,22 +143,22 @@ def test_scores_are_those_of_transformers(classifier: Path, server: RunningServe
     tokens = [tokenizer.encode(*pair) for pair in pairs]
     expected = [model.forward([pair], 0)[0] for pair in tokens]
     items = [{"prompt": prompt, "response": response} for prompt, response in pairs]
-    reply = requests.post(f"{server.url}/score/batch", json={"items": items}, timeout=60).json()
+    reply = requests.post(f"{server.url}/score/batch", json={"items": items}, timeout=300).json()
     assert max(expected) - min(expected) > 1
     assert reply["scores"] == pytest.approx(expected, abs=1e-3)
     assert reply["tokens"] == [len(pair) for pair in tokens]
     assert reply["dropped_tokens"] == [pair.dropped for pair in tokens]
     assert reply["truncated"][-1] is True
-    single = requests.post(f"{server.url}/score", json=items[5], timeout=60).json()
+    single = requests.post(f"{server.url}/score", json=items[5], timeout=300).json()
     assert single["score"] == pytest.approx(expected[5], abs=1e-3)
 
 
 def test_the_activation_that_is_not_asked_for_would_have_been_another_score(vllm: RunningServer) -> None:
     """The premise of the test above: by itself vLLM gives a sigmoid."""
-    (name,) = [card["id"] for card in requests.get(f"{vllm.url}/v1/models", timeout=10).json()["data"]]
+    (name,) = [card["id"] for card in requests.get(f"{vllm.url}/v1/models", timeout=300).json()["data"]]
     body = {"model": name, "task": "classify", "input": [[5, 6, 7]]}
     values = [
-        requests.post(f"{vllm.url}/pooling", json=body | more, timeout=60).json()["data"][0]["data"][0]
+        requests.post(f"{vllm.url}/pooling", json=body | more, timeout=300).json()["data"][0]["data"][0]
         for more in ({}, {"use_activation": False})
     ]
     assert 0 < values[0] < 1
@@ -167,15 +167,15 @@ def test_the_activation_that_is_not_asked_for_would_have_been_another_score(vllm
 
 def test_nan_fails_its_own_pair_only(server: RunningServer) -> None:
     good, bad = {"prompt": "a", "response": "b"}, {"prompt": "a", "response": NAN_CHARACTER}
-    reply = requests.post(f"{server.url}/score/batch", json={"items": [good, bad]}, timeout=60)
+    reply = requests.post(f"{server.url}/score/batch", json={"items": [good, bad]}, timeout=300)
     assert reply.status_code == 500
     assert reply.json()["reason"] == "non_finite"
     assert "items[1]" in reply.json()["detail"]
-    assert requests.post(f"{server.url}/score", json=good, timeout=60).status_code == 200
+    assert requests.post(f"{server.url}/score", json=good, timeout=300).status_code == 200
 
 
 def test_info_names_the_upstream(classifier: Path, vllm: RunningServer, server: RunningServer) -> None:
-    told = requests.get(f"{server.url}/info", timeout=10).json()["backend"]
+    told = requests.get(f"{server.url}/info", timeout=300).json()["backend"]
     assert (told["name"], told["url"], told["model"]) == ("vllm", vllm.url, str(classifier))
 
 
@@ -183,11 +183,11 @@ def test_a_killed_upstream_is_an_outage(vllm: RunningServer, server: RunningServ
     """Last: it ends vLLM."""
     kill(vllm.process)
     pair = {"prompt": "a", "response": "b"}
-    reply = requests.post(f"{server.url}/score", json=pair, timeout=30)
+    reply = requests.post(f"{server.url}/score", json=pair, timeout=60)
     assert reply.status_code == 502
     assert reply.json()["reason"] == "upstream"
     with pytest.raises(RewardOutageError, match="502") as caught:
-        compute_score("test", "a", "b", server_url=server.url, deadline=2, log_path="")
+        compute_score("test", "a", "b", server_url=server.url, deadline=10, log_path="")
     assert caught.value.attempts > 1
     assert metric(server, 'reward_errors_total{reason="upstream"}') == 1 + caught.value.attempts
-    assert requests.get(f"{server.url}/health", timeout=10).status_code == 200
+    assert requests.get(f"{server.url}/health", timeout=300).status_code == 200

@@ -70,7 +70,7 @@ def save_freqs(modules: str, *cases: tuple[int, list[float | None]]) -> list[lis
 @pytest.mark.parametrize("modules", [HOOK, f"launch.rehearsal.backend,{HOOK}"])
 def test_the_v1_trainer_saves_in_the_last_minutes(modules: str):
     """Near is 300 s of margin, verl's 60 s and a step; past the end there is nothing to save for."""
-    freqs, never = save_freqs(modules, (25, [None, 9999, 359, 1, -5, 9999]), (-1, [359]))
+    freqs, never = save_freqs(modules, (25, [None, 9999, 359, 100, -5, 9999]), (-1, [359]))
     assert freqs == [25, 25, 1, 1, 25, 25]
     assert never == [-1]
 

@@ -21,7 +21,7 @@ from launch.supervisor.training_log import read_steps
 ROOT = Path(__file__).resolve().parents[2]
 GSM8K = ROOT / "data_prep" / "samples" / "gsm8k" / "train.jsonl"
 BATCH, SAMPLES = 4, 4  # prompts a step, responses a prompt
-TIMEOUT_S = 300
+TIMEOUT_S = 1800
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _run(stack: Stack, folder: Path, script: Path, name: str) -> tuple[Run, int]
             code = process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.terminate()  # the supervisor then ends everything below it
-            process.wait(60)
+            process.wait(120)
             code = -1
     run.output = (folder / "output").read_text(errors="replace")
     return run, code
