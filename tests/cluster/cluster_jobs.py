@@ -9,8 +9,8 @@ from typing import Any
 
 from harness import CHECKOUT, IMAGE, Cluster, Ended
 
-START_S = 420  # until the first step of verl: image, models, Ray, imports, on two cores that hold three nodes
-UP_S = 120  # until the first step of the stub trainer
+START_S = 1500  # until the first step of verl: image, models, Ray, imports, on two cores that hold three nodes
+UP_S = 400  # until the first step of the stub trainer
 END_S = 30  # the promise: from a fault that shows at once to the end of the job
 _MODELS = "/scratch/rehearsal-models"
 

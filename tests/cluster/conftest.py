@@ -55,11 +55,9 @@ def cluster(_cluster: Cluster) -> Iterator[Cluster]:
     _cluster.left.clear()
     _cluster.since = time.time()
     yield _cluster
-    grace_s = 2.0
     if _cluster.queue():  # of a test that failed
         _cluster.cancel_all()
-        grace_s = 10.0
-    still = _cluster.left_after(grace_s)
+    still = _cluster.left_after(10)
     if still:
         _cluster.clear()
     if left := still | _cluster.left:

@@ -13,9 +13,10 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 IMAGE = "/scratch/img/verl-cpu.sif"
 _FINAL = re.compile(r"COMPLETED|FAILED|CANCELLED.*|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE")
-_GRACE_S = 2.0  # from the end of a job to the end of the last of its processes
+_GRACE_S = 10.0  # from the end of a job to the end of the last of its processes
 Done = subprocess.CompletedProcess[str]
 _USUAL: Mapping[str, str] = {}
+UP_AGAIN_S = 180  # until Slurm calls a node that was booted again idle
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def lab_dir() -> Path:
     return Path(_script("lib/lab_dir.sh").stdout.strip())
 
 
-def _script(name: str, *arguments: str, timeout_s: float = 60, lab: Mapping[str, str] = _USUAL) -> Done:
+def _script(name: str, *arguments: str, timeout_s: float = 300, lab: Mapping[str, str] = _USUAL) -> Done:
     """Run a script of the cluster; raises ClusterError with its output when it fails."""
     done = _run([HERE / name, *arguments], timeout_s, lab)
     if done.returncode != 0:
@@ -84,7 +85,7 @@ class Cluster:
 
     def up(self) -> str:
         """Build what is missing and start what is not running; returns what the scripts said."""
-        done = _script("up.sh", str(len(self.nodes)), timeout_s=900, lab=self._variables)
+        done = _script("up.sh", str(len(self.nodes)), timeout_s=3600, lab=self._variables)
         return done.stdout + done.stderr
 
     def is_up(self) -> bool:
@@ -96,7 +97,7 @@ class Cluster:
         _script("down.sh", lab=self._variables)
 
     def on(
-        self, node: str, *command: str | Path, user: str = "alice", check: bool = True, timeout_s: float = 60
+        self, node: str, *command: str | Path, user: str = "alice", check: bool = True, timeout_s: float = 300
     ) -> Done:
         """Run a command on a node in the user's home.
 
@@ -111,7 +112,7 @@ class Cluster:
             )
         return done
 
-    def in_image(self, node: str, *command: str | Path, folder: str = "/scratch", timeout_s: float = 180) -> Done:
+    def in_image(self, node: str, *command: str | Path, folder: str = "/scratch", timeout_s: float = 900) -> Done:
         """Run a command as alice in the image, in a folder below /scratch, with the checkout on PYTHONPATH."""
         # torch leaves a cache folder in /tmp as soon as it is imported
         variables = f"PYTHONPATH={CHECKOUT},TORCHINDUCTOR_CACHE_DIR=/home/alice/.cache/torchinductor"
@@ -174,6 +175,9 @@ class Cluster:
                 return
             ended = self.state(job_id)
             if _FINAL.fullmatch(ended.state) or time.monotonic() > deadline:
+                # What it told last may have come between the two looks.
+                if path.exists() and text in path.read_text(errors="replace"):
+                    return
                 raise ClusterError(f"no {text!r} in {path}; {ended}\n{self.report()}")
             time.sleep(0.5)
 
@@ -190,7 +194,13 @@ class Cluster:
         Raises:
             ClusterError: when another number of them matches; it lists what runs there.
         """
-        pids = self.on(node, "pgrep", "-u", "alice", "-f", pattern, user="root", check=False).stdout.split()
+        deadline = time.monotonic() + 20
+        while True:
+            pids = self.on(node, "pgrep", "-u", "alice", "-f", pattern, user="root", check=False).stdout.split()
+            # A child that is forked and runs no program yet has the command line of its parent.
+            if len(pids) == of or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
         if len(pids) != of:
             raise ClusterError(f"{pattern!r} matches {pids} on {node}: {self.processes(node)}")
         self.on(node, "kill", f"-{signal}", sorted(pids, key=int)[which], user="root")
@@ -204,7 +214,7 @@ class Cluster:
             yield time.monotonic()
         finally:
             self.power_on(node)
-            self.wait_for_idle(60)
+            self.wait_for_idle(UP_AGAIN_S)
 
     @contextlib.contextmanager
     def mounted(self, node: str, *words: str) -> Iterator[None]:
@@ -302,10 +312,10 @@ class Cluster:
     def cancel_all(self) -> None:
         """Cancel alice's jobs and wait until none is left in the queue."""
         self.on("login", "scancel", "--user=alice", user="root")
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while self.queue():
             if time.monotonic() > deadline:
-                raise ClusterError(f"jobs are still there 40 s after scancel\n{self.report()}")
+                raise ClusterError(f"jobs are still there 120 s after scancel\n{self.report()}")
             time.sleep(0.5)
 
     def clear(self) -> None:

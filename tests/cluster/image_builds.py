@@ -7,7 +7,7 @@ from harness import CHECKOUT, IMAGE, Cluster, Done
 from singularity.toolkit import content_hash
 
 PRESENT = "/scratch/img/present.sif"
-BUILD_S = 300  # unpacking and packing the cluster's image, on cores that do other things
+BUILD_S = 1200  # unpacking and packing the cluster's image, on cores that do other things
 
 
 def build(

@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--step-s", type=float, default=0.1, help="seconds of a step")
     parser.add_argument("--read", type=Path, help="a file that is read before the first step")
     parser.add_argument("--exit", type=int, default=0, help="exit code at the end")
-    parser.add_argument("--stop-at", type=int, help="sleep for ever behind this step")
+    parser.add_argument("--stop-at", type=int, help="sleep for ever behind this step, if the first was 1")
     parser.add_argument("--save-bytes", type=int, default=64, help="size of a checkpoint")
     args, others = parser.parse_known_args()
     overrides = dict(word.partition("=")[::2] for word in others)
@@ -54,7 +54,7 @@ def main() -> int:
         print(f"step:{step} - critic/score/mean:{step / steps:.3f} - timing_s/step:{args.step_s}", flush=True)
         if step % every == 0 or step == steps:
             _save(checkpoints, step, args.save_bytes)
-        if step == args.stop_at:
+        if step == args.stop_at and first == 1:
             time.sleep(3600)
     return args.exit
 

@@ -30,7 +30,7 @@ def test_node_lost_before_it_joined(cluster: Cluster) -> None:
     script = render_stub(cluster, "never-joined", nodes=3)
     edit(script, "\nset -euo pipefail\n", "\nset -euo pipefail\nuntil [[ -e go ]]; do sleep 0.1; done\n")
     run = submit(cluster, script)
-    cluster.wait_for_running(run.job_id, 30)
+    cluster.wait_for_running(run.job_id, UP_S)
     with cluster.cut_off("n3") as cut:
         (script.parent / "go").touch()
         ended = cluster.wait_for_end(run.job_id, UP_S)

@@ -147,7 +147,7 @@ def test_a_build_that_is_ended_leaves_nothing(cluster: Cluster) -> None:
     words = ["python3", "-m", "singularity.build", "--stack", "cpu", "--from", _base(cluster)]
     folder = str(Path(__file__).parents[2])
     words = ["sh", "-c", script, folder, *words, "-o", "/scratch/img/ended.sif"]
-    done = cluster.on("login", *words, check=False, timeout_s=120)
+    done = cluster.on("login", *words, check=False, timeout_s=600)
     assert (done.returncode, done.stdout.strip()) == (128 + 15, "0"), done.stderr
     _nothing_left(cluster, "ended.sif")  # the fixture looks into /tmp
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_jobs import Run, assert_failed, edit, render, render_stub, submit
+from cluster_jobs import UP_S, Run, assert_failed, edit, render, render_stub, submit
 from harness import CHECKOUT, IMAGE, Cluster
 from image_builds import present_image
 
 FOLDER = "/scratch/faulty-images"
-MOUNT_S = 60  # until the container program has given up on an image
-SUM_S = 60  # until 1 GB is read and summed, on two cores that hold three nodes
+MOUNT_S = 400  # until the container program has given up on an image
+SUM_S = 400  # until 1 GB is read and summed, on two cores that hold three nodes
 
 
 class Images:
@@ -105,7 +105,7 @@ def test_a_recorded_image_runs_and_is_summed_once(images: Images):
     script = stub(images, "image-healthy")
     assert f"IMAGE_SHA256={recorded} " in script.read_text()
     run = submit(images.cluster, script)
-    ended = images.cluster.wait(run.job_id, 180)
+    ended = images.cluster.wait(run.job_id, UP_S)
     assert ended.state == "COMPLETED", run.told()
     assert run.manifest()["image"]["sha256"] == recorded
 
@@ -123,7 +123,7 @@ def test_a_newer_image_in_its_place(images: Images):
     script = stub(images, "image-newer")
     images.cut(50_000_000)
     size = (images.cluster.scratch / "img" / "verl-cpu.sif").stat().st_size
-    refused(images, script, "has 50000000 bytes", f"had {size} when the job was rendered", within=30)
+    refused(images, script, "has 50000000 bytes", f"had {size} when the job was rendered", within=UP_S)
 
 
 @pytest.mark.parametrize(("name", "size"), [("truncated", 100_000_000), ("header", 2000), ("empty", 0)])
@@ -159,7 +159,7 @@ def test_packages_of_another_stack(images: Images):
     assert count == 1
     script.write_text(named, encoding="utf-8")
     run = submit(images.cluster, script)
-    ended = images.cluster.wait(run.job_id, 90)
+    ended = images.cluster.wait(run.job_id, UP_S)
     verdict = assert_failed(run, ended, code=19, component="check", node="n1")
     assert verdict["kind"] == "image", verdict
     assert "stack verl-0.6.1 has " in verdict["evidence"]["text"]
@@ -188,7 +188,7 @@ def test_the_jobs_toolkit_takes_the_place_of_the_images(cluster: Cluster):
     script = render_stub(cluster, "toolkit-bind", "")
     where(script)
     run = submit(cluster, script)
-    assert cluster.wait(run.job_id, 180).state == "COMPLETED", run.told()
+    assert cluster.wait(run.job_id, UP_S).state == "COMPLETED", run.told()
     assert toolkits(run) == [str(CHECKOUT)]
 
 
@@ -200,5 +200,5 @@ def test_the_images_toolkit_runs_the_job(cluster: Cluster):
     assert "--bind " + str(CHECKOUT) + "\n" not in script.read_text()
     where(script)
     run = submit(cluster, script)
-    assert cluster.wait(run.job_id, 180).state == "COMPLETED", run.told()
+    assert cluster.wait(run.job_id, UP_S).state == "COMPLETED", run.told()
     assert toolkits(run) == ["/opt/toolkit"]

@@ -53,7 +53,7 @@ def init(cluster: Cluster, folder: str, *options: str) -> str:
     shutil.rmtree(cluster.scratch / folder, ignore_errors=True)
     command = 'mkdir "$0" && cd "$0" && PYTHONPATH="$1" exec python3 -m launch.init "${@:2}" 2>&1 >told.json'
     words = ("bash", "-c", command, f"/scratch/{folder}", CHECKOUT, *options)
-    return cluster.on("login", *words, timeout_s=60).stdout
+    return cluster.on("login", *words).stdout
 
 
 def site_of(cluster: Cluster, folder: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_on_slurm_of_another_debian(
     assert re.search(r"Job \d+ to start at .* in partition gpu", told.stderr), told.stderr
     # And the module is one that a node of that partition loads.
     load = 'module load apptainer/1.4 && echo "loaded $LOADEDMODULES"'
-    loaded = other.on("login", "srun", "--partition=gpu", "--time=1", "bash", "-lc", load, timeout_s=30)
+    loaded = other.on("login", "srun", "--partition=gpu", "--time=1", "bash", "-lc", load)
     assert "loaded apptainer/1.4\n" in loaded.stdout
 
 

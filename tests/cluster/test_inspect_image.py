@@ -46,7 +46,7 @@ def folder(cluster: Cluster) -> Iterator[Path]:
 
 def _in_folder(cluster: Cluster, script: str) -> str:
     words = ["sh", "-c", f"cd /scratch/inspect-image && {script}"]
-    return cluster.on("login", *words, timeout_s=180).stdout
+    return cluster.on("login", *words, timeout_s=600).stdout
 
 
 def test_a_sif_is_read_as_apptainer_reads_it(cluster: Cluster, folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_the_image_is_asked_apart_from_the_machine(cluster: Cluster, folder: Pat
             *("env", f"PYTHONPATH={CHECKOUT}", "PYTHONDONTWRITEBYTECODE=1"),
             *("APPTAINERENV_PYTHONPATH=/scratch/inspect-image", "APPTAINER_BIND=/scratch,/home"),
             *("python3", "-c", script),
-            timeout_s=240,
+            timeout_s=600,
         )
     finally:
         shutil.rmtree(home if existed else cluster.home / ".local")

@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from cluster_jobs import END_S, START_S, Run, assert_diagnosed, assert_failed, edit, render, submit
+from cluster_jobs import END_S, START_S, UP_S, Run, assert_diagnosed, assert_failed, edit, render, submit
 from doc_shell import DOCS, ROOT, sections
 from doc_shell import run as run_page
 from harness import Cluster
@@ -34,11 +34,11 @@ def test_runs_to_a_merged_model_on_three_nodes(cluster: Cluster) -> None:
     cluster.on("login", "rm", "-rf", "/scratch/first-hour")
     cluster.on("login", "mkdir", "/scratch/first-hour")
     (commands,) = [text for heading, text in sections(DOCS / "first-hour.md").items() if heading.startswith("3.")]
-    page = run_page(commands, ROOT, STANDS_IN, timeout_s=START_S + 180)
+    page = run_page(commands, ROOT, STANDS_IN, timeout_s=START_S + UP_S)
     below = cluster.scratch / "first-hour"
     (folder,), (log,) = below.glob("outputs/qwen3-4b-grpo/run-*"), below.glob("*.out")
     run = Run(folder.name.removeprefix("run-"), log, folder)
-    ended = cluster.wait(run.job_id, 30)
+    ended = cluster.wait(run.job_id, UP_S)
     told = run.told()
     assert (ended.state, ended.exit_code, ended.signal) == ("COMPLETED", 0, 0), told
     assert "state      completed" in page
@@ -71,7 +71,7 @@ def test_runs_to_a_merged_model_on_three_nodes(cluster: Cluster) -> None:
         "print(model.config.model_type, bool(torch.isfinite(logits).all()))"
     )
     inside = "/scratch" / (run.folder / "hf_model").relative_to(cluster.scratch)
-    loaded = cluster.in_image("login", "python3", "-c", load, inside, timeout_s=240)
+    loaded = cluster.in_image("login", "python3", "-c", load, inside, timeout_s=900)
     assert loaded.stdout.split() == ["qwen3", "True"], loaded.stderr
 
 

@@ -6,7 +6,7 @@ import pytest
 from cluster_jobs import UP_S, assert_diagnosed, assert_failed, at_step, edit_node, render_stub, submit
 from harness import IMAGE, Cluster
 
-STAGED_S = 180  # the image is copied to each node and read there twice more for its sum
+STAGED_S = 900  # the image is copied to each node and read there twice more for its sum
 
 
 def _staged(cluster: Cluster, name: str, *settings: str) -> Path:

@@ -29,13 +29,13 @@ stop_outdated() { # ROOTFS
 
 wait_for_idle() {
   local state='' tries
-  for ((tries = 0; tries < 240; tries++)); do
+  for ((tries = 0; tries < 720; tries++)); do
     state=$("$CLUSTER/on" login sinfo -h -n "n[1-$NODES]" -o '%D %t' 2>/dev/null || true)
     if [ "$state" = "$NODES idle" ]; then return 0; fi
     sleep 0.25
   done
   tail -n 20 "$LAB"/nodes/*/console.log >&2
-  die "waited 60 s for '$NODES idle', sinfo says '$state'"
+  die "waited 180 s for '$NODES idle', sinfo says '$state'"
 }
 
 check_machine
@@ -54,7 +54,7 @@ if ! node_pid login >/dev/null; then
   start_node login
   wait_for_node login
   # A slurmd that finds no controller waits 10 s before it asks again.
-  for _ in {1..600}; do
+  for _ in {1..1800}; do
     if "$CLUSTER/on" login scontrol ping 2>/dev/null | grep -q UP; then break; fi
     sleep 0.1
   done

@@ -65,7 +65,7 @@ start_node() {
   setsid unshare --mount --uts --ipc --net --pid --fork --kill-child \
     "$CLUSTER/lib/node_root.sh" "$node" "$address" >"$LAB/nodes/$node/console.log" 2>&1 </dev/null 9>&- &
   supervisor=$!
-  for _ in {1..250}; do
+  for _ in {1..1500}; do
     pid=$(cat "/proc/$supervisor/task/$supervisor/children" 2>/dev/null || true)
     pid=${pid%% *}
     [ -z "$pid" ] || break
@@ -86,12 +86,12 @@ start_node() {
 # A node is ready when its daemons have been started; before, it may not even have its root.
 wait_for_node() {
   local pid
-  for _ in {1..600}; do
+  for _ in {1..1800}; do
     pid=$(node_pid "$1") || die "node $1 ended while it booted: $(cat "$LAB/nodes/$1/console.log")"
     if nsenter -t "$pid" --mount --root test -e /run/node-ready 2>/dev/null; then return 0; fi
     sleep 0.1
   done
-  die "node $1 is not ready after 60 s: $(cat "$LAB/nodes/$1/console.log")"
+  die "node $1 is not ready after 180 s: $(cat "$LAB/nodes/$1/console.log")"
 }
 
 # Power-off: the end of pid 1 ends every process of the node; mounts, network and namespaces go with them.
@@ -99,11 +99,11 @@ stop_node() {
   local node=$1 pid
   if pid=$(node_pid "$node"); then
     kill -KILL "$pid"
-    for _ in {1..200}; do
+    for _ in {1..1200}; do
       node_pid "$node" >/dev/null || break
       sleep 0.05
     done
-    if node_pid "$node" >/dev/null; then die "node $node (pid $pid) is still there 10 s after SIGKILL"; fi
+    if node_pid "$node" >/dev/null; then die "node $node (pid $pid) is still there 60 s after SIGKILL"; fi
   fi
   rm -f "$LAB/run/$node.pid"
 }

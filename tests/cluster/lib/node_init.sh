@@ -31,11 +31,11 @@ has_address() { ip -4 -o addr show | grep -qF " $ADDRESS/"; }
 start_accounting() {
   install -d -o mysql -g mysql /run/mysqld /run/mariadbd # one of them holds the socket, by version
   as mysql mariadbd --skip-networking --innodb-buffer-pool-size=32M >/var/log/mariadbd.log 2>&1 &
-  poll 30 mariadb mariadb -e 'select 1' || return 1
+  poll 120 mariadb mariadb -e 'select 1' || return 1
   mariadb -e "create database slurm_acct_db; create user slurm@localhost identified via unix_socket;
               grant all on slurm_acct_db.* to slurm@localhost"
   as slurm slurmdbd -D >/var/log/slurm/slurmdbd.out 2>&1 &
-  poll 30 slurmdbd sacctmgr -n show cluster || return 1
+  poll 120 slurmdbd sacctmgr -n show cluster || return 1
   sacctmgr -i add cluster lab >/dev/null
 }
 
@@ -43,7 +43,7 @@ ip link set lo up
 install -d -o munge -g munge -m 755 /run/munge /var/log/munge /var/lib/munge
 install -d -o slurm -g slurm /run/slurm /var/log/slurm /var/lib/slurm/slurmctld
 mkdir -p /var/lib/slurm/slurmd /run/lock /run/user
-poll 10 "the address $ADDRESS" has_address || exit 1
+poll 60 "the address $ADDRESS" has_address || exit 1
 as munge munged
 if [ "$NODE" = login ]; then
   if command -v slurmdbd >/dev/null; then start_accounting || exit 1; fi # the end of the node: up.sh shows its console
