@@ -389,13 +389,17 @@ def test_first_error_stops_all_threads(tmp_path: Path) -> None:
     """No thread goes on for long after another has failed, and it is the first error that is raised."""
     steps = _steps(tmp_path, 200)
     seen: list[str] = []
+    lock = threading.Lock()
 
     class Failing(SafetensorsWriter):
         def write(self, name: str, first_row: int, rows: Words, crc: int | None = None) -> None:
-            seen.append(name)
-            if len(seen) == 5:
+            with lock:
+                seen.append(name)
+                number = len(seen)
+            if number == 5:
                 raise ConvertError("the fifth")
-            time.sleep(0.005)
+            if number > 5:
+                time.sleep(0.5)
             super().write(name, first_row, rows, crc)
 
     (tmp_path / "out").mkdir()
@@ -416,10 +420,10 @@ def test_a_thread_that_hangs_keeps_its_file(tmp_path: Path, monkeypatch: pytest.
 
     def hanging(file: int, data: memoryview, at: int) -> int:
         if not first.acquire(blocking=False):
-            hangs.wait(20)
+            hangs.wait(60)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         hangs.set()
-        goes_on.wait(20)
+        goes_on.wait(60)
         try:
             return pwrite(file, data, at)
         finally:
@@ -434,7 +438,7 @@ def test_a_thread_that_hangs_keeps_its_file(tmp_path: Path, monkeypatch: pytest.
         run_plan.copy(steps, writer, 2)
     with (tmp_path / "other").open("w+b") as other:
         goes_on.set()
-        assert done.wait(20)
+        assert done.wait(60)
         assert os.fstat(other.fileno()).st_size == 0
     assert shard.read_bytes() != before
     writer.close()
