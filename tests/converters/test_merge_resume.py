@@ -45,7 +45,7 @@ def stopping(self, name):
 def stopping_at_the_end(self):
     finish(self)
     print("stopped", flush=True)
-    if last == 25: time.sleep(60)
+    if last == 25: time.sleep(600)
 hf_writer.SafetensorsWriter.complete = stopping
 hf_writer.SafetensorsWriter.finish = stopping_at_the_end
 signal.signal(signal.SIGTERM, merge._end)
@@ -72,7 +72,7 @@ def _kill(run: Path, out: Path, after: int, how: signal.Signals = signal.SIGKILL
     with _stopped(run, out, after) as process:
         process.send_signal(how)
         assert process.stderr is not None
-        return process.wait(20), process.stderr.read()
+        return process.wait(60), process.stderr.read()
 
 
 @pytest.fixture(scope="module")

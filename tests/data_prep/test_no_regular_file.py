@@ -23,7 +23,7 @@ def test_a_pipe_is_refused(command: str, name: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {name}: ")

@@ -71,7 +71,7 @@ def test_a_process_without_standard_error() -> None:
 def told_until(terminal: int, end: str) -> str:
     """What was written before `end`, read while the other side is open: closing it may lose what is under way."""
     told = ""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while end not in told:
         assert time.monotonic() < deadline, told
         if select.select([terminal], [], [], 1.0)[0]:
