@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,14 +25,21 @@ def edited(model_dir: Path, to: Path, **changes: object) -> Path:
     return to
 
 
-def start(*options: str, **environment: str) -> tuple[int, str, float]:
-    """Exit code, stderr and seconds of a server that does not come up."""
+AT_ONCE = """
+import os, runpy, sys
+end = os._exit
+os._exit = lambda code: end(99 if "torch" in sys.modules else code)
+runpy.run_module("reward.server", run_name="__main__", alter_sys=True)
+"""
+
+
+def start(*options: str, **environment: str) -> tuple[int, str]:
+    """Exit code and stderr of a server that does not come up; 99 where it has imported torch, for seconds."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "reward.server", *options], env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", AT_ONCE, *options], env=env, capture_output=True, text=True, timeout=120
     )
-    return done.returncode, done.stderr, time.monotonic() - began
+    return done.returncode, done.stderr
 
 
 def test_good_model(model_dir: Path) -> None:
@@ -41,11 +47,10 @@ def test_good_model(model_dir: Path) -> None:
 
 
 def test_missing_path() -> None:
-    code, error, seconds = start("--model", "/nowhere/model")
+    code, error = start("--model", "/nowhere/model")
     assert code == 1
     assert error.startswith("error: /nowhere/model: no such directory")
     assert "Traceback" not in error
-    assert seconds < 5
 
 
 def test_a_path_that_is_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +116,7 @@ def test_no_torch_before_the_verdict(model_dir: Path, tmp_path: Path) -> None:
         "sys.exit(9 if 'torch' in sys.modules or 'transformers' in sys.modules else code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", probe, str(model)], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
+        [sys.executable, "-c", probe, str(model)], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120
     )
     assert done.returncode == 1
 
@@ -146,10 +151,9 @@ def test_damaged_weights(model_dir: Path, tmp_path: Path, damage: Callable[[byte
 def test_damaged_weights_end_the_process_at_once(model_dir: Path, tmp_path: Path) -> None:
     model = edited(model_dir, tmp_path / "m")
     (model / "model.safetensors").write_bytes(b"\x00" * 100)
-    code, error, seconds = start("--model", str(model), "--port", "0")
+    code, error = start("--model", str(model), "--port", "0")
     assert code == 1
     assert error.startswith(f"error: {model}/model.safetensors: no safetensors file")
-    assert seconds < 5
 
 
 @pytest.mark.parametrize(
@@ -199,27 +203,26 @@ def test_port_taken(model_dir: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        code, error, seconds = start("--model", str(model_dir), "--port", port)
+        code, error = start("--model", str(model_dir), "--port", port)
     assert code == 1
     assert f"cannot listen on 127.0.0.1:{port}" in error
-    assert seconds < 5
 
 
 @pytest.mark.parametrize("options", [(), ("--model", "x", "--port", "70000"), ("--model", "x", "--threads", "0")])
 def test_usage(options: tuple[str, ...]) -> None:
-    code, error, _ = start(*options, CONFIG_REWARD_MODEL_PATH="")
+    code, error = start(*options, CONFIG_REWARD_MODEL_PATH="")
     assert code == 2
     assert "usage:" in error
 
 
 def test_environment_gives_defaults_and_options_win(model_dir: Path) -> None:
-    code, error, _ = start(CONFIG_REWARD_MODEL_PATH="/from/environment")
+    code, error = start(CONFIG_REWARD_MODEL_PATH="/from/environment")
     assert (code, "/from/environment" in error) == (1, True)
-    code, error, _ = start("--model", "/from/option", CONFIG_REWARD_MODEL_PATH="/from/environment")
+    code, error = start("--model", "/from/option", CONFIG_REWARD_MODEL_PATH="/from/environment")
     assert (code, "/from/option" in error) == (1, True)
-    code, error, _ = start("--model", str(model_dir), CONFIG_REWARD_DEVICE="tpu")
+    code, error = start("--model", str(model_dir), CONFIG_REWARD_DEVICE="tpu")
     assert (code, "CONFIG_REWARD_DEVICE='tpu'" in error) == (2, True)
-    code, error, _ = start("--model", str(model_dir), CONFIG_REWARD_SERVER_PORT="http")
+    code, error = start("--model", str(model_dir), CONFIG_REWARD_SERVER_PORT="http")
     assert (code, "'http'" in error) == (2, True)
 
 
@@ -227,6 +230,6 @@ def test_environment_gives_defaults_and_options_win(model_dir: Path) -> None:
 def test_token_file_without_a_token(model_dir: Path, tmp_path: Path, content: str) -> None:
     token = tmp_path / "token"
     token.write_text(content)
-    code, error, _ = start("--model", str(model_dir), "--token-file", str(token))
+    code, error = start("--model", str(model_dir), "--token-file", str(token))
     assert code == 1
     assert f"{token}: expected one token" in error
