@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -58,13 +58,13 @@ class RunningServer:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def terminate(self, timeout: float = 20) -> int:
+    def terminate(self, timeout: float = 60) -> int:
         """SIGTERM, then the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout: float = 180) -> None:
     """Poll until ``condition`` holds."""
     end = time.monotonic() + timeout
     while not condition():
@@ -90,7 +90,7 @@ def labelled(server: RunningServer, name: str) -> Counter[str]:
 def status_of(url: str) -> int:
     """HTTP status of a GET, 0 where nothing listens."""
     try:
-        return requests.get(url, timeout=5).status_code
+        return requests.get(url, timeout=60).status_code
     except requests.ConnectionError:
         return 0
 
@@ -125,6 +125,8 @@ Reply = tuple[int, dict[str, str], bytes] | float
 class Stub:
     """A server that gives scripted replies; the last one repeats. A float is a pause before 200, in seconds.
 
+    Pauses end with the server.
+
     With `crowd`, nobody is answered before that many requests have been there at once, and a little longer, in
     which those beyond a bound would show: `peak` is then the bound that callers keep, on any machine.
     """
@@ -138,6 +140,7 @@ class Stub:
     crowd: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     crowded: threading.Event = field(default_factory=threading.Event)
+    closing: threading.Event = field(default_factory=threading.Event)
 
 
 def reply(status: int, body: object = None, **headers: str) -> Reply:
@@ -152,8 +155,9 @@ def scored(score: float) -> Reply:
 
 @contextmanager
 def stub_server(*replies: Reply, crowd: int = 0) -> Iterator[Stub]:
-    """A threaded HTTP/1.1 server on a free port."""
+    """A threaded HTTP/1.1 server on a free port; at the end it has neither threads nor connections left."""
     stub = Stub(list(replies), crowd=crowd)
+    connections: list[socket.socket] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -174,7 +178,7 @@ def stub_server(*replies: Reply, crowd: int = 0) -> Iterator[Stub]:
                     stub.crowded.wait(20)
                     time.sleep(0.2)
                 if isinstance(script, float):
-                    time.sleep(script)
+                    stub.closing.wait(script)
                     script = scored(1.0)
                 assert isinstance(script, tuple)
                 status, headers, content = script
@@ -194,7 +198,11 @@ def stub_server(*replies: Reply, crowd: int = 0) -> Iterator[Stub]:
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 512
-        daemon_threads = True
+        daemon_threads = False  # these are joined
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            connections.append(request)
+            super().process_request(request, client_address)
 
     httpd = Server(("127.0.0.1", 0), Handler)
     stub.url = f"http://127.0.0.1:{httpd.server_address[1]}"
@@ -204,5 +212,10 @@ def stub_server(*replies: Reply, crowd: int = 0) -> Iterator[Stub]:
         yield stub
     finally:
         httpd.shutdown()
+        stub.closing.set()
+        stub.crowded.set()
+        for connection in connections:
+            with suppress(OSError):  # closed by now
+                connection.shutdown(socket.SHUT_RDWR)
         httpd.server_close()
         thread.join()

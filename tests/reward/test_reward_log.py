@@ -160,7 +160,7 @@ def test_process_that_stopped_with_the_turn_holds_no_one_up_for_long(
         started = time.monotonic()
         for n in range(1, 100):
             log.write({"n": n})
-        assert 0.3 <= time.monotonic() - started < 3
+        assert 0.3 <= time.monotonic() - started < 15  # 30 if each of them waited
     assert numbers(path) == list(range(100))
 
 

@@ -59,15 +59,15 @@ def test_log_of_the_client(
     for name in [name for name in os.environ if name.startswith("REWARD_")]:
         monkeypatch.delenv(name)
     log = tmp_path / "run" / "reward_log"
-    keywords = {"log_path": str(log), "deadline": 0.3}
-    down = f"http://127.0.0.1:{free_port()}"
+    keywords = {"log_path": str(log)}
+    down = {"server_url": f"http://127.0.0.1:{free_port()}", "deadline": 2, **keywords}
     with stub_server(scored(4.0), scored(99.0)) as stub:
         compute_score("math", "<think>1</think>2", "q", server_url=stub.url, **keywords)
         compute_score("math", "three", "q", server_url=stub.url, **keywords)
         compute_score("code", "<think>", "q", server_url=stub.url, **keywords)
-    compute_score("code", "r", "q", server_url=down, on_outage="penalty", **keywords)
+    compute_score("code", "r", "q", on_outage="penalty", **down)
     with pytest.raises(RewardOutageError):
-        compute_score("code", "r", "q", server_url=down, **keywords)
+        compute_score("code", "r", "q", **down)
     got = told(capsys, tmp_path / "run")
     math_, code = got["data_sources"]["math"], got["data_sources"]["code"]
     assert (math_["rows"], math_["scored"], math_["clamped"]) == (2, 2, 1)
@@ -77,7 +77,7 @@ def test_log_of_the_client(
     assert got["rows"] == got["all"]["rows"] == 5
     (reason,) = code["reasons"]
     assert (reason["status"], reason["count"]) == ("outage", 1)
-    assert reason["text"].startswith(f"RewardOutageError: reward server {down} gave no score")
+    assert reason["text"].startswith(f"RewardOutageError: reward server {down['server_url']} gave no score")
     assert code["latency_s"]["count"] == 2  # the two that asked
     assert code["last"] - code["first"] >= 0.2
     assert {warned["kind"] for warned in got["warnings"]} == {

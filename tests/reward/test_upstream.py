@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reward_servers import free_port
+from reward_servers import free_port, wait_until
 from upstream_servers import NAN_TOKEN, Upstream, logit, upstream_server
 
 from reward.backends import upstream as module
@@ -54,7 +54,7 @@ def test_lanes_work_side_by_side(kind: str, model_dir: Path, tokenizer: PairToke
     with upstream_server(kind) as upstream:
         model = connected(upstream, model_dir, tokenizer, replicas=3, batch_tokens=100)
         assert (model.lanes, model.batch_tokens, model.packs) == (3, 100, True)
-        upstream.replies += [0.5, 0.5, 0.5]
+        upstream.crowd = 3
         with ThreadPoolExecutor(3) as pool:
             parts = list(pool.map(lambda lane: model.forward(pairs[lane::3], lane), range(3)))
         assert upstream.peak == 3
@@ -83,7 +83,7 @@ def test_nothing_there(kind: str, model_dir: Path, tokenizer: PairTokenizer) -> 
     started = time.monotonic()
     with pytest.raises(ModelDirError, match=rf"{url}.*Connection refused.*Start the server before"):
         connect(options(model_dir, kind, url), tokenizer)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30
 
 
 def test_no_url(model_dir: Path, tokenizer: PairTokenizer) -> None:
@@ -269,13 +269,13 @@ def test_answers_that_are_no_score(
 
 @BOTH
 def test_a_server_that_is_gone_and_back(kind: str, model_dir: Path, tokenizer: PairTokenizer) -> None:
-    with upstream_server(kind) as upstream:
+    port = free_port()
+    with upstream_server(kind, port) as upstream:
         model = connected(upstream, model_dir, tokenizer)
-        port = int(upstream.url.rpartition(":")[2])
     started = time.monotonic()
     with pytest.raises(UpstreamError, match="refused"):
         model.forward([Tokens([1])], 0)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30
     with upstream_server(kind, port):
         assert model.forward([Tokens([1])], 0) == [logit([1])]
 
@@ -291,11 +291,12 @@ def test_idle_connections_that_the_server_closes(model_dir: Path, tokenizer: Pai
 def test_a_server_that_hangs(model_dir: Path, tokenizer: PairTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     with upstream_server("vllm") as upstream:
         model = connected(upstream, model_dir, tokenizer)
-        monkeypatch.setattr(module, "_READ_S", 0.2)
-        upstream.replies.append(30.0)
-        with pytest.raises(UpstreamError, match="no answer within"):
-            model.forward([Tokens([1])], 0)
-        assert len(upstream.bodies) > 0
+        upstream.replies.append(600.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_READ_S", 0.2)
+            with pytest.raises(UpstreamError, match="no answer within"):
+                model.forward([Tokens([1])], 0)
+        wait_until(lambda: not upstream.replies, "question that is not answered")
         assert model.forward([Tokens([2])], 0) == [logit([2])]
 
 

@@ -42,6 +42,7 @@ class Upstream:
         generation: it serves a generative model.
         damaged: its outputs are NaN.
         replies: answers that take the place of the next ones, in order; a number: a pause of so many seconds.
+        crowd: no POST is answered before that many have been there at once.
         bodies: JSON of the POSTs so far.
         peak: most POSTs at a time so far.
         keep_open: False closes each connection after one answer without a word of it.
@@ -64,6 +65,8 @@ class Upstream:
     url: str = ""
     peak: int = 0
     in_flight: int = 0
+    crowd: int = 0
+    crowded: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, path: str) -> Answer:
@@ -151,7 +154,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.upstream.bodies.append(body)
             self.upstream.in_flight += 1
             self.upstream.peak = max(self.upstream.peak, self.upstream.in_flight)
+            if self.upstream.in_flight >= self.upstream.crowd > 0:
+                self.upstream.crowded.set()
             scripted = self.upstream.replies.pop(0) if self.upstream.replies else None
+        if self.upstream.crowd:
+            self.upstream.crowded.wait(60)
         if isinstance(scripted, float):
             self.server.stopping.wait(scripted)  # type: ignore[attr-defined]
             scripted = None
@@ -208,6 +215,7 @@ def upstream_server(kind: str, port: int = 0, **settings: Any) -> Iterator[Upstr
         yield upstream
     finally:
         server.stopping.set()
+        upstream.crowded.set()
         server.shutdown()
         server.server_close()
         server.drop_connections()
