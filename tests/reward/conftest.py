@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from reward_servers import GUARDED_QUEUE, NAN_CHARACTER, SERVER_QUEUE, TOKEN, RunningServer, running_server
+
+# An example may meet a busy machine, or the first import of a library.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 _TEXT = [
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May.",
@@ -75,7 +80,9 @@ def slow_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One server for all tests that do not stop it."""
     log = tmp_path_factory.mktemp("server") / "server.log"
-    with running_server(model_dir, log, "--queue", str(SERVER_QUEUE), "--calibrate-seconds", "0") as running:
+    # Ten thousand connections are open before the first of them asks.
+    options = ("--queue", str(SERVER_QUEUE), "--calibrate-seconds", "0", "--read-timeout", "300")
+    with running_server(model_dir, log, *options) as running:
         yield running
         assert running.terminate() == 0, log.read_text()
 

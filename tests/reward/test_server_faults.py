@@ -26,14 +26,14 @@ from reward_servers import (
 from reward.client import RewardOutageError, RewardReplyError, compute_score
 
 PAIR = {"prompt": "p", "response": "r"}
-# Some hundredths of a second of one core each with the slow model.
-LONG_PAIR = {"prompt": "p", "response": "12 34 " * 200}
+# More than a tenth of a second of one core each with the slow model.
+LONG_PAIR = {"prompt": "p", "response": "12 34 " * 300}
 LONG = {"items": [LONG_PAIR] * GUARDED_QUEUE}
 
 
 def in_flight(server: RunningServer, pool: ThreadPoolExecutor, body: object = LONG) -> Future[requests.Response]:
     """A request that a lane is scoring."""
-    future = pool.submit(requests.post, f"{server.url}/score/batch", json=body, headers=AUTHORIZED, timeout=60)
+    future = pool.submit(requests.post, f"{server.url}/score/batch", json=body, headers=AUTHORIZED, timeout=300)
     wait_until(lambda: metric(server, "reward_scoring_pairs") > 0, "pairs in a lane")
     assert not future.done()
     return future
@@ -82,7 +82,7 @@ def test_the_client_waits_for_room_in_a_full_queue(guarded: RunningServer, token
         refused = requests.post(f"{guarded.url}/score/batch", json=LONG, headers=AUTHORIZED, timeout=30)
         assert refused.status_code == 429
         assert int(refused.headers["Retry-After"]) >= 1
-        results = list(pool.map(ask, range(12)))
+        results = list(pool.map(ask, range(15)))
         assert all(result["status"] == 0 for result in results)
         assert max(result["attempts"] for result in results) > 1
         assert first.result().status_code == 200
@@ -148,10 +148,10 @@ def test_slow_clients(guarded: RunningServer) -> None:
     async def main() -> None:
         slow = asyncio.gather(nothing(), drop_by_drop(), half_a_second_head(), huge_head(), half_a_body())
         while not slow.done():
-            assert time.monotonic() - started < 30
+            assert time.monotonic() - started < 120
             async with connection(guarded) as (reader, writer):
                 writer.write(request(PAIR, **AUTHORIZED))
-                assert (await asyncio.wait_for(read_answer(reader), 10)).status == 200
+                assert (await asyncio.wait_for(read_answer(reader), 60)).status == 200
             await asyncio.sleep(0.2)
         ends = await slow
         assert list(ends[:3]) == [b"", b"", b""]
@@ -210,12 +210,11 @@ def test_a_second_sigint_does_not_wait(slow_model_dir: Path, tmp_path: Path) -> 
         ThreadPoolExecutor(1) as pool,
     ):
         future = in_flight(server, pool, {"items": [LONG_PAIR] * 500})
-        started = time.monotonic()
-        for _ in range(2):
-            server.process.send_signal(signal.SIGINT)
-            time.sleep(0.3)
-        assert server.process.wait(20) == 0, server.log.read_text()  # not -6: torch was at work
-        assert time.monotonic() - started < 10
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: status_of(f"{server.url}/health") == 0, "end of listening")
+        assert not future.done()
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(60) == 0, server.log.read_text()  # not -6: torch was at work
         assert (future.result().status_code, future.result().json()["reason"]) == (503, "shutting_down")
         assert int(future.result().headers["Retry-After"]) >= 1
 
@@ -242,12 +241,12 @@ def test_killed_in_a_batch(slow_model_dir: Path, tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["reason"]) == (422, "too_long")
         future = in_flight(server, pool)
         server.process.send_signal(signal.SIGSTOP)  # so that the call is on its way and not answered
-        waiting = pool.submit(compute_score, "d", "r", "p", server_url=server.url, deadline=1)
+        waiting = pool.submit(compute_score, "d", "r", "p", server_url=server.url, deadline=5)
         time.sleep(0.3)
         server.process.kill()
         with pytest.raises(requests.ConnectionError):
             future.result()
-        with pytest.raises(RewardOutageError, match="no score within 1 s") as error:
+        with pytest.raises(RewardOutageError, match="no score within 5 s") as error:
             waiting.result()
     assert server.url in str(error.value)
     assert error.value.attempts > 1

@@ -16,6 +16,7 @@ from reward.serving.slow_clients import MOST_HEAD_BYTES, MOST_PIPELINED, guarded
 
 Client = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 TIMEOUT = 0.3
+LONG = 60.0
 HEAD = b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: "
 PROTOCOLS = ["httptools_impl.HttpToolsProtocol", "h11_impl.H11Protocol"]
 
@@ -26,13 +27,17 @@ async def app(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
             pass
     if scope["path"] == "/slow":
-        await asyncio.sleep(3 * TIMEOUT)
+        await asyncio.sleep(1.5)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-def serve(protocol: str, client: Client) -> list[str]:
-    """Run the client against the guarded protocol; why it closed connections."""
+def serve(protocol: str, client: Client, timeout: float = LONG, least: float = 0.0) -> list[str]:
+    """Run the client against the guarded protocol, `least` seconds from before it connects on.
+
+    Returns:
+        Why it closed connections.
+    """
     reasons: list[str] = []
     module, name = protocol.split(".")
     base = getattr(importlib.import_module(f"uvicorn.protocols.http.{module}"), name)
@@ -40,11 +45,11 @@ def serve(protocol: str, client: Client) -> list[str]:
     async def main() -> None:
         config = uvicorn.Config(
             app,
-            http=guarded_protocol(base, TIMEOUT, 1_000_000, reasons.append),
+            http=guarded_protocol(base, timeout, 1_000_000, reasons.append),
             ws="none",
             lifespan="off",
             log_config=None,
-            timeout_keep_alive=20,
+            timeout_keep_alive=60,
         )
         server = uvicorn.Server(config)
         sock = socket.socket()
@@ -52,9 +57,11 @@ def serve(protocol: str, client: Client) -> list[str]:
         running = asyncio.create_task(server.serve(sockets=[sock]))
         while not server.started:
             await asyncio.sleep(0.01)
+        started = asyncio.get_running_loop().time()
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         try:
-            await asyncio.wait_for(client(reader, writer), 15)
+            await asyncio.wait_for(client(reader, writer), LONG)
+            assert asyncio.get_running_loop().time() - started >= least
         finally:
             writer.close()
             server.should_exit = True
@@ -79,12 +86,10 @@ def test_httptools_is_taken_where_it_is() -> None:
 @pytest.mark.parametrize("sent", [b"", HEAD[:20], HEAD + b"1\r\n"])
 def test_no_head_in_time(protocol: str, sent: bytes) -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        started = asyncio.get_running_loop().time()
         writer.write(sent)
         assert await reader.read(-1) == b""
-        assert asyncio.get_running_loop().time() - started > TIMEOUT * 0.9
 
-    assert serve(protocol, client) == ["slow_head"]
+    assert serve(protocol, client, TIMEOUT, least=TIMEOUT * 0.9) == ["slow_head"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -92,13 +97,13 @@ def test_a_slow_answer_and_an_idle_connection_are_no_slow_client(protocol: str) 
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD.replace(b"/", b"/slow", 1) + b"0\r\n\r\n")
         assert b"200" in await answer(reader)
-        await asyncio.sleep(2 * TIMEOUT)
+        await asyncio.sleep(1.5)
         writer.write(HEAD + b"3\r\n\r\nabc")
         assert b"200" in await answer(reader)
         writer.write(HEAD[:20])
         assert await reader.read(-1) == b""
 
-    serve(protocol, client)
+    serve(protocol, client, timeout=1.0)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
