@@ -5,6 +5,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Seconds, for generating an example or for a test of it, tell of the machine and of what else it does.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # A shell lets what it starts in the background ignore Ctrl-C, and the processes that tests stop by it would, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

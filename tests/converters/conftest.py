@@ -12,15 +12,10 @@ from typing import Any
 
 import merge_models
 import pytest
-from hypothesis import settings
 from merge_jobs import JOBS, JOBS_061, RECORDED, Recorded
 from torchrun import once, torchrun
 
 HERE = Path(__file__).parent
-
-# An example may meet a busy machine, or the first import of a library.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

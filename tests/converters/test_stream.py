@@ -35,7 +35,7 @@ from converters.storage.stored import Storage, StoredTensor
 from converters.storage.tensors import Chunk, GlobalTensor, Stored, Words, words
 from converters.writing import stream
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class File:

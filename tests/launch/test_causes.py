@@ -477,7 +477,7 @@ words = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["", RUNNER, WORKER, "[rank0]: "]), words | st.text(max_size=40)), max_size=40
@@ -489,7 +489,7 @@ def test_any_lines_are_survived_and_the_found_line_is_one_of_them(pairs: list[tu
     assert found is None or (found.line in lines and (found.kind == "" or found.kind in CAUSES))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(alphabet=st.characters(blacklist_characters="\n\r"), max_size=200))
 def test_what_a_model_answers_is_no_cause(answer: str):
     quoted = [

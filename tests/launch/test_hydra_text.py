@@ -37,13 +37,13 @@ def test_awkward_values_come_back(value: str):
     assert type(back) is str
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.text(alphabet=st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")))
 def test_any_text_comes_back(value: str):
     assert parsed(override("key", value)) == value
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(alphabet="\\'\"${}a", max_size=12))
 def test_quotes_and_backslashes_come_back(value: str):
     assert parsed(override("key", value)) == value

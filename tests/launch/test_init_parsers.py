@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.config.slurm_types import _TIME
@@ -32,7 +32,6 @@ from launch.site.variables import proxies, without_password
 from launch.site.yaml_text import comment, entry, flow_list, scalar
 
 ROOT = Path(__file__).resolve().parents[2]
-unhurried = settings(deadline=None)  # the machine may be busy
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,6 @@ def test_limits(text: str, limit: int | None) -> None:
     assert seconds(text) == limit
 
 
-@unhurried
 @given(st.text())
 def test_every_text_is_parsed(text: str) -> None:
     clusters(f"CLUSTER: {text}")
@@ -101,7 +99,6 @@ def test_every_text_is_parsed(text: str) -> None:
 _FIELD = st.text(st.characters(exclude_characters="|", exclude_categories=("Cc", "Zl", "Zp", "Zs")), min_size=1)
 
 
-@unhurried
 @given(_FIELD, st.integers(0, 999), st.sampled_from(["idle", "idle*", "mixed~", "drained$"]), st.booleans())
 def test_a_line_of_sinfo_comes_back(name: str, count: int, state: str, default: bool) -> None:
     line = f"{name}{'*' * default}|up|1:00:00|{count}|{state}|64+|512000+|gpu:a100:4(S:0-1)|a,b"
@@ -112,7 +109,6 @@ def test_a_line_of_sinfo_comes_back(name: str, count: int, state: str, default: 
     assert (partitions, strange) == ([Partition(name, default, True, "1:00:00", expected)], 1)
 
 
-@unhurried
 @given(st.integers(0, 10**9))
 def test_a_time_limit_is_one_of_slurm(limit: int) -> None:
     days, rest = divmod(limit, 86400)
@@ -126,7 +122,6 @@ def test_a_time_limit_is_one_of_slurm(limit: int) -> None:
     assert seconds(asked) == min(limit, 86400)
 
 
-@unhurried
 @given(
     st.text()
     | st.sampled_from(["yes", "No", "null", "~", "1e3", "0x1", "1_0", "1:20", ".inf", "=", "<<", "- a", ""])
@@ -140,7 +135,6 @@ def test_a_name_that_is_not_utf8() -> None:
     assert parse_yaml(f"a: {scalar(os.fsdecode(b'x' + bytes([255])))}") == {"a": "x?"}
 
 
-@unhurried
 @given(st.text())
 def test_a_comment_stays_a_comment(text: str) -> None:
     lines = [*comment(text, 2), *entry("key", "1", text), *entry("other", "2", text, written=False)]
@@ -162,7 +156,6 @@ def test_a_password_is_hidden() -> None:
     }
 
 
-@unhurried
 @given(st.text(), st.text(), st.sampled_from(["http://", "socks5h://", ""]))
 def test_no_part_of_a_password_is_left(user: str, password: str, scheme: str) -> None:
     shown = without_password(f"{scheme}{user}:{password}@proxy:1")
@@ -170,7 +163,6 @@ def test_no_part_of_a_password_is_left(user: str, password: str, scheme: str) ->
     assert shown.removeprefix(named[0] if named else "") in ("***@proxy:1", "***")
 
 
-@unhurried
 @given(st.text(), st.sampled_from(["http://", "socks5h://", ""]), st.sampled_from("?#"))
 def test_no_part_of_a_query_is_left(secret: str, scheme: str, mark: str) -> None:
     shown = without_password(f"{scheme}bob:pw@proxy:1/{mark}token={secret}")

@@ -107,7 +107,7 @@ def test_a_log_that_cannot_be_cut_is_told_and_no_end_of_the_job(tmp_path: Path):
     assert "cannot be cut: [Errno 26]" in told
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 150), st.booleans(), st.booleans()), min_size=1, max_size=12))
 def test_a_follower_sees_each_line_once_and_whole(tmp_path_factory: pytest.TempPathFactory, turns):
     """Whatever the order of writing, cutting and reading; only lines that a cut took are not seen."""

@@ -132,7 +132,7 @@ def test_the_last_state_of_a_progress_bar_is_its_line(tmp_path: Path):
     assert [(line.number, line.text) for line in log_tail.read_tail(log)] == [(1, "100%|#"), (2, "end")]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.binary(max_size=60).map(lambda raw: raw.replace(b"\n", b"")), max_size=60), st.integers(1, 400))
 def test_any_tail_is_printable_and_rightly_numbered(
     tmp_path_factory: pytest.TempPathFactory, raw: list[bytes], size: int
@@ -255,7 +255,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_any_json_is_a_failure_or_a_record_error(data: Any):
     try:

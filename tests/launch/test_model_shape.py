@@ -212,7 +212,7 @@ JSON = st.recursive(
 KEYS = [*QWEN3_30B_A3B, "rope_scaling", "text_config", "id2label", "num_labels"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(changes=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3))
 def test_any_config_is_read_or_explained(tmp_path_factory: pytest.TempPathFactory, changes):
     root = folder(tmp_path_factory.mktemp("model"), {**QWEN3_30B_A3B, **changes})

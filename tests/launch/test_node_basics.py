@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.supervisor import addresses, ports, verdict
@@ -47,7 +47,6 @@ def test_standard_library_only_and_python_3_9(file: Path):
 # ---- ports
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 99))
 def test_near_jobs_share_no_port(job: int, distance: int):
     """A04: jobs that meet on a node have near ids; none of their ports is the same."""
@@ -58,7 +57,6 @@ def test_near_jobs_share_no_port(job: int, distance: int):
     assert not all_ports(ports.port_plan(job)) & all_ports(ports.port_plan(job + distance))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31))
 def test_a_plan_is_consistent(job: int):
     """A04, A05, C25: Ray's workers, its services, SGLang and the kernel each have a range of their own."""

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.supervisor.env_file import EnvFileError, read_env_file
@@ -46,7 +46,6 @@ def test_values_are_text_to_the_end_of_their_line(file: Path, value: str):
     assert read_env_file(file) == {"A": value, "B": "2"}
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0")))
 def test_any_line_comes_back(tmp_path_factory: pytest.TempPathFactory, value: str):
     path = tmp_path_factory.mktemp("env") / "file"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.supervisor import limits, nodelist
@@ -49,7 +49,6 @@ def test_a01_node_lists_are_expanded_to_single_names(text: str, names: list[str]
     assert nodelist.expand(text) == names
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="n[]-,0123a ", max_size=30))
 def test_a01_no_name_holds_a_separator(text: str):
     assert not [name for name in nodelist.expand(text) if set(name) & set("[], \n")]

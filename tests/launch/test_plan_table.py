@@ -79,7 +79,7 @@ def test_memory_and_width(tmp_path: Path):
     assert plan_data(job, plan_layout(job))["memory"] is None
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     nodes=st.integers(1, 4096),
     gpus=st.integers(1, 64),

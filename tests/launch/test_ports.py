@@ -35,7 +35,6 @@ def test_a04_a_thousand_pairs_of_near_jobs_share_no_port():
         assert job == abs(other) or not set(mine.ports) & set(theirs.ports)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**33))
 def test_a04_a05_c25_each_has_a_range_of_its_own(job: int):
     """A04, A05, C25: no service among the workers' ports, and nothing in the kernel's or SGLang's (30000+)."""
@@ -51,7 +50,7 @@ def test_a04_a05_c25_each_has_a_range_of_its_own(job: int):
     assert ports.ephemeral_warning(plan, USUAL) is None
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 2**31), st.integers(1024, 65535), st.integers(0, 65535))
 def test_a05_blocks_in_the_ephemeral_range_come_last(job: int, low: int, length: int):
     ephemeral = Ephemeral(low, min(low + length, 65535))
@@ -66,7 +65,6 @@ def test_a05_blocks_in_the_ephemeral_range_come_last(job: int, low: int, length:
     assert told == inside
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(10000, 29800), st.integers(1, 99))
 def test_a04_holds_in_what_the_kernel_leaves(job: int, low: int, distance: int):
     """Fewer blocks: ids that differ by less than their number are still apart."""

@@ -174,9 +174,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("q")
 
 
-@settings(
-    max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
-)  # a run is a second
+@settings(max_examples=60, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # a run is a second
 @given(st.data())
 def test_any_text_anywhere_comes_back_or_is_refused_by_name(root: Path, data: st.DataObject):
     # Each path in a folder of its own: one is a file, another a directory.

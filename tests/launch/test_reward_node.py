@@ -104,7 +104,7 @@ def test_with_one_node_left_both_pools_and_the_driver_are_on_it():
     assert errors(APART, "cluster.nodes=2", "cluster.cpus_per_node=30") == []
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     nodes=st.integers(2, 4096),
     gpus=st.integers(1, 64),

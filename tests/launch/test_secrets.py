@@ -40,7 +40,7 @@ def test_c31_the_value_of_a_secret_variable_is_found_wherever_it_stands(name: st
     assert VALUE not in finding.line()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.text(alphabet="ab'\"\\$`{} ,;=09Z", max_size=12))
 def test_c31_quoting_hides_no_value(middle: str):
     value = f"Q{middle}{VALUE}"

@@ -301,7 +301,7 @@ def test_steps_of_any_length_are_survived(run_dir: Path, seconds: str):
     assert "steps      2 of 100000000000" in shown(run_dir)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.text(alphabet=st.characters(), max_size=60),
     st.sampled_from(["text", "cause", "node", "state", "what_to_do"]),
@@ -338,7 +338,6 @@ def test_sparkline(values: list[float], bars: str):
     assert sparkline(values).replace("▄", "▅") == bars
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(width=16), max_size=300))
 def test_sparkline_is_never_wider(values: list[float]):
     assert len(sparkline(values, width=60)) <= 60

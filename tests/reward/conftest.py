@@ -6,12 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from reward_servers import GUARDED_QUEUE, NAN_CHARACTER, SERVER_QUEUE, TOKEN, RunningServer, running_server
-
-# An example may meet a busy machine, or the first import of a library.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
 
 _TEXT = [
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May.",

@@ -28,7 +28,7 @@ TEXTS = st.one_of(
         max_size=40,
     ).map(" ".join),
 )
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))

@@ -70,7 +70,7 @@ def windowed_qwen() -> tuple[list[Tokens], list[float], PackedModel]:
 
 
 @given(st.lists(st.integers(0, 58), min_size=1, max_size=30), st.integers(0, 40))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_any_pairs_in_any_order(members: list[int], fill: int) -> None:
     pairs, expected, packed = windowed_qwen()
     scores = packed.forward([pairs[member] for member in members], fill).tolist()

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
@@ -49,7 +49,6 @@ PARTS = st.tuples(
 
 
 @given(PARTS.map("".join), PARTS.map("".join))
-@settings(deadline=None)
 def test_equality_is_that_of_packaging(one: str, other: str) -> None:
     assert agrees(one, other) == (Version(one) == Version(other))
 

@@ -81,7 +81,7 @@ def counted(stream: BinaryIO, counts: list[int]) -> BinaryIO:
 
 
 @given(st.lists(st.tuples(st.integers(0, len(REAL) - 1), st.integers(1, 255)), min_size=1, max_size=6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_changed_bytes_are_told_or_read_and_never_read_without_bound(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
 ) -> None:
@@ -107,7 +107,7 @@ def test_changed_bytes_are_told_or_read_and_never_read_without_bound(
     ),
     value=st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-5, 70_000)),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_hostile_numbers_are_harmless(tmp_path_factory: pytest.TempPathFactory, at: int, value: int) -> None:
     content = bytearray(REAL)
     struct.pack_into("<q", content, at, value)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.planning.blend import blend
@@ -13,7 +13,6 @@ SOURCES = st.lists(st.tuples(st.integers(0, 120), WEIGHTS), min_size=2, max_size
 
 
 @given(SOURCES)
-@settings(deadline=None)
 def test_after_every_row_each_source_is_within_a_row_of_its_share(sources: list[tuple[int, Fraction]]) -> None:
     rows, weights = [count for count, _ in sources], [weight for _, weight in sources]
     used, turns = blend(rows, weights)
@@ -28,7 +27,6 @@ def test_after_every_row_each_source_is_within_a_row_of_its_share(sources: list[
 
 
 @given(SOURCES)
-@settings(deadline=None)
 def test_it_ends_only_where_a_source_has_no_row_for_its_turn(sources: list[tuple[int, Fraction]]) -> None:
     rows, weights = [count for count, _ in sources], [weight for _, weight in sources]
     used, turns = blend(rows, weights)

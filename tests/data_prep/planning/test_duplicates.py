@@ -62,7 +62,7 @@ def _naive(rows: list[Row], kind: Duplicates) -> tuple[list[int], list[int], lis
 # One partition is read whole, and in pieces.
 @pytest.mark.parametrize("at_once", [1 << 18, 5])
 @given(rows=ROWS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_what_a_dictionary_of_all_rows_finds(at_once: int, rows: list[Row]) -> None:
     train, test = _masks(rows)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

@@ -42,7 +42,7 @@ def _ids(spool: Spool, keep: np.ndarray, ranks: np.ndarray | None) -> list[int]:
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_any_order_comes_out_as_sorting_by_rank_gives_it(sizes: list[int], data: st.DataObject) -> None:
     rows = sum(sizes)
     keep = np.array(data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows)), bool)

@@ -182,7 +182,7 @@ PARTS = st.lists(
 
 
 @given(parts=PARTS, data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_row_ends_somewhere_whatever_is_asked_for(parts: list[list[str]], data: st.DataObject) -> None:
     kinds = st.sampled_from([None, "exact", "normalized"])
     options = Options(
