@@ -142,8 +142,13 @@ make_run_dir() {
 }
 
 end_before_srun() { # the job is cancelled while the image is compared or copied, or before
+  local child children="" # the child is there before its name is in WAITS_FOR
   trap '' TERM INT HUP USR1 USR2
-  [[ -z $WAITS_FOR ]] || kill "$WAITS_FOR" 2>/dev/null || true
+  read -r children 2>/dev/null <"/proc/$$/task/$$/children" || true
+  for child in ${WAITS_FOR:-$children}; do
+    WAITS_FOR=$child
+    kill "$child" 2>/dev/null || true
+  done
   echo "$NAME: cancelled before its nodes started" >&2
   leave_verdict cancelled "$(failure job cancelled "cancelled before its nodes started" "submit again: $GOES_ON" 143)"
   if [[ -n $STAGED && -n $WAITS_FOR ]]; then
