@@ -203,6 +203,31 @@ def test_only_the_size_without_verify(job: Job):
     job.refused("has 1 bytes")
 
 
+def test_a_job_is_cancelled_as_its_image_begins_to_be_read(tmp_path: Path):
+    """Between the start of the child and the command that keeps its pid."""
+    os.mkfifo(tmp_path / "x.sif")  # without a writer: who reads it waits
+    now = "'[[ $BASH_COMMAND != WAITS_FOR=?! ]] || kill -TERM $$'"
+    program = f'source "$1"; trap end_before_srun TERM; set -T; trap {now} DEBUG; sum_image'
+    settings = {
+        "NAME": "job",
+        "IMAGE": "x.sif",
+        "RUN_DIR": ".",
+        "CHECKPOINT_DIR": ".",
+        "ATTEMPT": "0",
+        "STAGED": "",
+    }
+    # It ends when nobody holds its output any more.
+    done = subprocess.run(
+        ["bash", "-c", program, "bash", BATCH],
+        cwd=tmp_path,
+        env={**os.environ, **settings},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, json.loads((tmp_path / "verdict.json").read_text())["state"]) == (143, "cancelled")
+
+
 def test_a_job_is_cancelled_while_its_image_is_read(job: Job):
     checksum.record(job.image)
     job.render()
