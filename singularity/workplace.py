@@ -26,13 +26,15 @@ def work_folder(temporary: Path) -> Iterator[Path]:
     try:
         yield work
     finally:
-        # Files of subordinate ids are not ours to remove: the program does it, unless it was killed.
-        if sys.version_info >= (3, 12):
-            shutil.rmtree(work, onexc=_make_removable)
-        else:
-            shutil.rmtree(work, onerror=_make_removable)
-        if work.exists():
-            print(f"note: {work} is left; remove it: chmod -R u+rwX {work}; rm -rf {work}", file=sys.stderr)
+        try:
+            # Files of subordinate ids are not ours to remove: the program does it, unless it was killed.
+            if sys.version_info >= (3, 12):
+                shutil.rmtree(work, onexc=_make_removable)
+            else:
+                shutil.rmtree(work, onerror=_make_removable)
+        finally:  # also after one more Ctrl-C
+            if work.exists():
+                print(f"note: {work} is left; remove it: chmod -R u+rwX {work}; rm -rf {work}", file=sys.stderr)
 
 
 def _make_removable(function: Any, path: str, _: object) -> None:

@@ -1,8 +1,13 @@
 """Waiting for other processes: no slow machine reaches the limit, only a broken product."""
 
+import fcntl
+import signal
+import subprocess
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 LIMIT_S = 120.0
 
@@ -36,3 +41,25 @@ def wait_for_end(pid: int) -> None:
             return True
 
     wait_until(ended, f"end of process {pid}")
+
+
+def interrupted(process: "subprocess.Popen[str]", pipe: BinaryIO) -> str:
+    """What a process tells on standard error after Ctrl-C, given while it waits for more from a pipe.
+
+    Raises:
+        TimeoutError: it did not end within LIMIT_S.
+    """
+
+    def waits() -> bool:
+        unread = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0]
+        return not any(unread) and state == "S"
+
+    # Python does not look for signals between the reads that fill one buffer: one of then does not end the next.
+    wait_until(waits, "read of an empty pipe")
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.communicate(timeout=LIMIT_S)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise TimeoutError(f"{process.args!r} went on after Ctrl-C") from None

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import tomllib
 from command_parsers import FOLDERS, ROOT, commands, parser_of
+from other_processes import interrupted
 
 from singularity.command_line import EXTRAS
 
@@ -250,10 +251,10 @@ def test_ctrl_c_has_no_traceback(command: str, tmp_path: Path) -> None:
     pipes: Any = {"stdin": reading, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(line, **pipes, text=True, cwd=tmp_path, env=environment()) as process:
         os.close(reading)
-        os.write(writing, b"{}\n" * 30_000)  # more than a pipe holds: it is read by now
-        process.send_signal(signal.SIGINT)
-        told = process.communicate(timeout=LIMIT_S)[1]
-        os.close(writing)
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(b"{}\n" * 30_000)  # more than a pipe holds: its reading has begun
+            pipe.flush()
+            told = interrupted(process, pipe)
     assert process.returncode == 128 + signal.SIGINT
     assert "Traceback" not in told
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from singularity import labels
 from singularity.definition import definition
 from singularity.stack import load_stack, stack_names
 from singularity.toolkit import TOOLKIT
+from singularity.workplace import work_folder
 
 _PROGRAM = """#!/bin/sh
 if [ "$1" = --version ]; then echo 'singularity-ce version 4.1.2'; exit 0; fi
@@ -31,6 +33,8 @@ mnt=$(printf '%s\\n' "$@" | sed -n 's|:/mnt$||p')
 [ -z "$mnt" ] || cp "$mnt/pip.conf" "$SAID/"
 ls >"$SAID/folder"
 """
+# No child of it can take a signal that is meant for it, or outlive it by more than a moment.
+_WAITS = "i=0; while [ $i -lt 3000 ]; do sleep 0.1; i=$((i + 1)); done"
 
 
 def _labels(stack: str = "cpu", **packages: str) -> dict[str, str]:
@@ -172,7 +176,7 @@ def test_an_image_that_appeared_meanwhile_stays(building: _Building) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_build_that_is_ended(building: _Building, number: signal.Signals) -> None:
     # Were it killed, and not asked to end, it could not clean up.
-    building.program('trap \': >"$SAID/asked"; exit 1\' TERM; echo half >"$before"; echo begun >&2; sleep 300')
+    building.program('trap \': >"$SAID/asked"; exit 1\' TERM; echo half >"$before"; echo begun >&2; ' + _WAITS)
     with subprocess.Popen(
         building.command("-o", "x.sif"),
         cwd=building.folder,
@@ -325,7 +329,7 @@ def test_an_empty_value_is_refused(option: str, building: _Building) -> None:
 
 def test_a_second_interrupt_ends_a_program_that_stays(building: _Building) -> None:
     ending = 'trap \': >"$SAID/asked"\' TERM; echo $$ >"$SAID/pid"; echo begun >&2'
-    building.program(ending + "; for i in $(seq 3000); do sleep 0.1; done")
+    building.program(f"{ending}; {_WAITS}")
     with subprocess.Popen(
         building.command("-o", "x.sif"), cwd=building.folder, env=building.environ, stderr=subprocess.PIPE,
         text=True,
@@ -341,6 +345,19 @@ def test_a_second_interrupt_ends_a_program_that_stays(building: _Building) -> No
     assert time.monotonic() - begun < 15  # without the second, the program has 20 s
     assert building.left() == []
     wait_for_end(written_pid(building.said / "pid"))
+
+
+def test_what_an_interrupt_of_the_end_leaves_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt), work_folder(tmp_path):
+        pass
+    (left,) = tmp_path.iterdir()
+    assert capsys.readouterr().err == f"note: {left} is left; remove it: chmod -R u+rwX {left}; rm -rf {left}\n"
 
 
 def test_a_build_outlives_its_terminal_under_nohup(building: _Building) -> None:
