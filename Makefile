@@ -23,7 +23,7 @@ PIP      := pip --disable-pip-version-check --quiet
 # not compile, which it reports by its exit code and pip ignores as well.
 COMPILE  = $(1)/bin/python -m compileall -q -j 0 $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null 2>&1 || true
 
-.PHONY: setup demo test cluster-test bench bench-start bench-reward bench-data bench-convert docs lint env-061 env-vllm env-bench cluster-up cluster-down clean help system-packages
+.PHONY: setup demo test cluster-test bench bench-start bench-reward bench-data bench-convert docs lint environments env-061 env-vllm env-bench cluster-up cluster-down clean help system-packages
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -38,10 +38,15 @@ demo: setup  ## the GRPO job on this machine: prepare, render, train on CPU, mer
 	bash run_grpo.sh; \
 	python -m launch.status
 
+# Side by side, since pip works on one core.
+environments:
+	@pids=(); for each in setup env-061 env-vllm system-packages; do $(MAKE) --silent $$each & pids+=($$!); done; \
+	code=0; for pid in $${pids[@]}; do wait $$pid || code=$$?; done; exit $$code
+
 # In three parts: quick tests side by side, a file at a time; those that train, two at once, neighbours together since they
 # share models that each process makes for itself; the cluster. Of pytest's codes, 5 says that PYTEST_ARGS chose no test
 # of this part, 2 that it was interrupted, or that a file cannot be read.
-test: setup env-061 env-vllm system-packages lint  ## every test: lint, unit, engine (verl on CPU), cluster (Slurm + Apptainer)
+test: environments lint  ## every test: lint, unit, engine (verl on CPU), cluster (Slurm + Apptainer)
 	@worst=5; part() { \
 	  code=0; .venv/bin/python -m pytest "$${@:2}" --part "$$1" || code=$$?; [[ $$code != 2 ]] || exit 2; \
 	  if [[ $$code != 5 ]]; then worst=$$((worst == 5 || code > worst ? code : worst)); fi; \
