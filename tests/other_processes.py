@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-LIMIT_S = 120.0
+LIMIT_S = 180.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

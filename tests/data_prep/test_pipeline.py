@@ -8,14 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from chat_tokenizer import AROUND, CHATML, NO_SYSTEM, save_tokenizer
+from other_processes import wait_until
 
 from data_prep import convert as command
 
@@ -216,13 +215,6 @@ def test_values_that_make_no_sense(tmp_path: Path, arguments: tuple[str, str]) -
     assert stop.value.code == 2
 
 
-def wait(until: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not until():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def of_group(group: int) -> list[int]:
     """Processes of a process group that have not ended."""
     found = []
@@ -248,14 +240,14 @@ def test_a_stop_leaves_no_file_and_no_process(tmp_path: Path, number: signal.Sig
         text=True,
         start_new_session=True,
     )
-    wait(lambda: any(path.stat().st_size for path in out.glob(".convert-*/spool/*")))
+    wait_until(lambda: any(path.stat().st_size for path in out.glob(".convert-*/spool/*")), "row in the spool")
     if number == signal.SIGINT:
         os.killpg(process.pid, number)  # as a terminal does
     else:
         process.send_signal(number)
     told = process.communicate(timeout=120)[1]
     assert process.returncode == code
-    wait(lambda: not of_group(process.pid))
+    wait_until(lambda: not of_group(process.pid), "end of its processes")
     assert "Traceback" not in told
     if number != signal.SIGKILL:
         assert "run it again" in told

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from other_processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "reward"))
@@ -20,7 +21,6 @@ from reward_servers import (  # noqa: E402
     metric,
     running_server,
     status_of,
-    wait_until,
 )
 
 from reward.backends.load import load_backend  # noqa: E402

@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from other_processes import wait_until
 
 from launch.supervisor import processes, shared_memory
 from launch.supervisor.processes import Component
@@ -52,13 +53,6 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_for(what: Callable[[], bool], limit_s: float = 60.0) -> None:
-    until = time.monotonic() + limit_s
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_its_supervisor(tmp_path: Path, number: int):
     """Outside Slurm nobody else would end them; the supervisor has a second thread, as the real one."""
@@ -69,7 +63,7 @@ def test_nothing_outlives_its_supervisor(tmp_path: Path, number: int):
         assert len(pids) == 3
         assert all(map(alive, pids))
         supervisor.send_signal(number)
-    wait_for(lambda: not any(map(alive, pids)))
+    wait_until(lambda: not any(map(alive, pids)), "end of all")
 
 
 def test_a_part_is_the_command_itself(tmp_path: Path):
@@ -77,7 +71,7 @@ def test_a_part_is_the_command_itself(tmp_path: Path):
     code = "import os; print(os.getpid(), os.getsid(0), os.getcwd(), sorted(os.environ)); raise SystemExit(42)"
     env = {"A": "1", "LC_ALL": "C"}
     part = Component("part", [sys.executable, "-c", code], tmp_path / "log", env, tmp_path)
-    wait_for(lambda: part.poll() is not None)
+    wait_until(lambda: part.poll() is not None, "end of the part")
     told = (tmp_path / "log").read_text().split()
     assert part.exit_code == 42
     assert told[:3] == [str(part.pid), str(part.pid), str(tmp_path)]
@@ -97,7 +91,7 @@ def test_what_cannot_be_executed_says_so_in_its_log(tmp_path: Path):
     bad.write_bytes(b"\x7fELF nonsense")
     bad.chmod(0o755)
     part = Component("part", [str(bad)], tmp_path / "log", dict(os.environ), tmp_path)
-    wait_for(lambda: part.poll() is not None)
+    wait_until(lambda: part.poll() is not None, "end of the part")
     assert part.exit_code == 126
     assert "Exec format error" in (tmp_path / "log").read_text()
 

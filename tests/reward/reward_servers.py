@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from other_processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 NAN_CHARACTER = "☢"
@@ -62,15 +63,6 @@ class RunningServer:
         """SIGTERM, then the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout: float = 180) -> None:
-    """Poll until ``condition`` holds."""
-    end = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"no {what} within {timeout} s")
-        time.sleep(0.05)
 
 
 def metric(server: RunningServer, name: str) -> float:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reward_servers import ROOT, Reply, RunningServer, free_port, reply, scored, stub_server, wait_until
+from other_processes import wait_until
+from reward_servers import ROOT, Reply, RunningServer, free_port, reply, scored, stub_server
 
 from reward.client import (
     RewardConfigError,

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reward_servers import ROOT, free_port, reply, scored, stub_server, wait_until
+from other_processes import wait_until
+from reward_servers import ROOT, free_port, reply, scored, stub_server
 
 from reward.client import (
     RewardConfigError,

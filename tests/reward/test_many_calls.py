@@ -15,8 +15,9 @@ from http.client import HTTPResponse
 
 import pytest
 import requests
+from other_processes import wait_until
 from raw_http import connection, read_answer, request
-from reward_servers import SERVER_QUEUE, RunningServer, labelled, metric, wait_until
+from reward_servers import SERVER_QUEUE, RunningServer, labelled, metric
 
 CONNECTIONS = 10_000
 PAIR = {"prompt": "What is 6 * 7?", "response": "It is 42."}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import requests
-from reward_servers import ROOT, free_port, status_of, wait_until
+from other_processes import wait_until
+from reward_servers import ROOT, free_port, status_of
 
 from reward.client import compute_score
 

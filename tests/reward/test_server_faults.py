@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from other_processes import wait_until
 from raw_http import closed, connection, read_answer, request
 from reward_servers import (
     AUTHORIZED,
@@ -20,7 +21,6 @@ from reward_servers import (
     metric,
     running_server,
     status_of,
-    wait_until,
 )
 
 from reward.client import RewardOutageError, RewardReplyError, compute_score

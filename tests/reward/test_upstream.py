@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reward_servers import free_port, wait_until
+from other_processes import wait_until
+from reward_servers import free_port
 from upstream_servers import NAN_TOKEN, Upstream, logit, upstream_server
 
 from reward.backends import upstream as module
