@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
 from launch.site.choose import Choice, accounts_for, choose, open_partitions
 from launch.site.cluster_yaml import IMAGE_FOLDER, cluster_yaml
-from launch.site.commands import ask
+from launch.site.commands import ask, without_secrets
 from launch.site.facts import NoSlurmError, Site, read_site
 from launch.site.slurm import names
 
@@ -171,7 +171,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         site = read_site(ask, os.environ)
     except NoSlurmError as wrong:
-        return failed(f"Slurm cannot be asked: {wrong}; run it on a login node of the cluster")
+        return failed(
+            f"Slurm cannot be asked: {without_secrets(str(wrong))}; run it on a login node of the cluster"
+        )
     try:
         choice = choose(site, args.partition)
     except KeyError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -11,10 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from launch.tokens import hide
 from singularity.running import drained
 
 TIMEOUT_S = 20.0
 MOST_BYTES = 8 << 20
+LOGIN_SHELL = ("bash", "-lc")
+# Everything up to the last @ of a word that has a : before it: a password may hold a / or an @ itself.
+_PASSWORD = re.compile(r"[^\s:=]*:[^\s]+@")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _CHANGING = ("SINFO_", "SACCTMGR_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SLURM_JSON", "SLURM_YAML")
 
 
@@ -40,7 +46,9 @@ def ask(
     words: Sequence[str], timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None
 ) -> Answer:
     """Run a program with everything that it starts; both end after `timeout_s` seconds, or 8 MiB of output."""
-    shown = shlex.join(words)
+    # What a user's own files print is not told: any word of it may be a secret.
+    login = tuple(words[:2]) == LOGIN_SHELL
+    shown = "the login shell" if login else shlex.join(words)
     variables = {**(os.environ if environment is None else environment), "LC_ALL": "C"}
     # As users set them, they change what is printed.
     variables = {name: value for name, value in variables.items() if not name.startswith(_CHANGING)}
@@ -67,10 +75,19 @@ def ask(
     if texts[2] is not None:
         late = f"gave no answer in {timeout_s:.0f} s" if texts[2] == "late" else "did not stop printing"
         return Answer(out, err, f"{shown} {late}")
+    if process.returncode != 0 and login:
+        return Answer(out, err, f"{shown} ended with {process.returncode}")
     if process.returncode != 0:
         said = next((line.strip() for line in (err + "\n" + out).splitlines() if line.strip()), "it said nothing")
-        return Answer(out, err, f"{shown} ended with {process.returncode}: {said[:300]}")
+        return Answer(out, err, f"{shown} ended with {process.returncode}: {without_secrets(said[:4096])[:300]}")
     return Answer(out, err)
+
+
+def without_secrets(text: str) -> str:
+    """What a program printed, as it may be shown: without tokens, and without user names and passwords of URLs."""
+    return _PASSWORD.sub(
+        lambda found: (scheme[0] if (scheme := _SCHEME.match(found[0])) else "") + "***@", hide(text)
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

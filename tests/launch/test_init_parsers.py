@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from launch.config.slurm_types import _TIME
 from launch.config.yaml_text import parse_yaml
 from launch.site.choose import gpu_nodes, time_limit
-from launch.site.commands import ask
+from launch.site.commands import ask, without_secrets
 from launch.site.gres import is_mig, parse_gres
 from launch.site.modules import parse_modules
 from launch.site.network import read_network
@@ -251,6 +251,31 @@ def test_programs_that_are_not_there_or_fail() -> None:
     assert ask(("no-such-program",)).problem == "no-such-program is not in PATH"
     assert ask(("/",)).problem is not None
     assert ask(("sh", "-c", "echo why >&2; exit 3")).problem == "sh -c 'echo why >&2; exit 3' ended with 3: why"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "proxy set to http://bob:s3cret@proxy:3128",
+        "http_proxy=http://bob:s3cret@proxy",
+        "'http://bob:s3c/r@s3cret@proxy:1'",
+        "proxy bob:s3cret@proxy:3128",
+        "https://s3cret@proxy",
+        "logged in with hf_s3cret0123456789abcdef",
+    ],
+)
+def test_no_secret_that_a_program_prints_is_told(said: str) -> None:
+    told = ask(("sh", "-c", 'echo "$SAID" >&2; exit 3'), environment={**os.environ, "SAID": said}).problem
+    assert told is not None
+    assert "exit 3' ended with 3: " in told
+    assert "s3c" not in told + without_secrets(f"it printed {said!r}")
+
+
+def test_nothing_that_a_login_shell_prints_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".bash_profile").write_text("echo proxy with bob and s3cret\nexit 1\n")
+    answer = ask(("bash", "-lc", "module avail"), environment={**os.environ, "HOME": str(tmp_path)})
+    assert answer.problem == "the login shell ended with 1"
+    assert "s3cret" in answer.out
 
 
 def test_it_is_written_for_python_39() -> None:

@@ -208,6 +208,14 @@ def test_slurm_that_fails_or_says_nothing(tmp_path: Path) -> None:
     assert "sinfo listed no partition that can be read; it printed '*** Welcome ***'" in done.err
 
 
+def test_no_password_that_sinfo_prints_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sinfo.txt").write_text("by http://bob:s3cret@proxy:3128\n")
+    done = init(tmp_path, tmp_path, "--json")
+    assert done.code == 1
+    assert "it printed 'by " in done.err
+    assert "s3cret" not in done.out + done.err
+
+
 _FEDERATION = """\
 CLUSTER: east
 gpu*|up|1:00:00|9|idle|64|512000|gpu:h200:8|(null)
