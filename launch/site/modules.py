@@ -21,7 +21,7 @@ LIST = (
     "exit 0",
 )
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# What a listing adds to a name: (default), (D), (L,D), (@), <L>.
+# What a listing adds to a name: (default), (default:stable), (D), (L,D), (@), <L>.
 _TAGS = re.compile(r"\s*(?:\(([^()]*)\)|<[^<>]*>)\s*$")
 _KINDS = ("apptainer", "singularitypro", "singularity-pro", "singularity-ce", "singularityce", "singularity")
 _NAME = re.compile(rf"(?:[\w.+-]+/)*({'|'.join(_KINDS)})(?:/([\w.+/-]+))?", re.IGNORECASE)
@@ -77,7 +77,7 @@ def _listed(text: str) -> Iterator[Module]:
     for line in text.splitlines():
         default, name = False, line.strip()
         while tags := _TAGS.search(name):
-            default |= bool({"default", "D"} & set((tags[1] or "").split(",")))
+            default |= bool({"default", "D"} & set(re.split("[,:]", tags[1] or "")))
             name = name[: tags.start()]
         match = _NAME.fullmatch(name.rstrip("/")) if not name.endswith(":") else None
         # What begins with a dot is hidden: by its site, from users.
