@@ -121,7 +121,7 @@ def _read_accounts(site: Site, ask: Ask) -> None:
     if not site.user:
         site.notes.append("this user has no name: accounts were not asked for")
         return
-    answer = ask(slurm.associations(site.user))
+    answer = ask(slurm.associations(site.user, site.config.get("ClusterName", "")))
     if not _noted(site, answer):
         return
     site.accounts = slurm.parse_accounts(answer.out)

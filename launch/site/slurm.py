@@ -109,9 +109,11 @@ class Account:
     default_qos: str = ""
 
 
-def associations(user: str) -> tuple[str, ...]:
-    """The command that lists the accounts of a user."""
-    return ("sacctmgr", "-nP", "show", "assoc", f"user={user}", "format=Account,Partition,QOS,DefaultQOS")
+def associations(user: str, cluster: str = "") -> tuple[str, ...]:
+    """The command that lists the accounts of a user, of all clusters of the accounting where none is named."""
+    of_this_one = (f"cluster={cluster}",) if cluster else ()
+    columns = "format=Account,Partition,QOS,DefaultQOS"
+    return ("sacctmgr", "-nP", "show", "assoc", *of_this_one, f"user={user}", columns)
 
 
 def default_account(user: str) -> tuple[str, ...]:
