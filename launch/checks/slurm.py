@@ -7,6 +7,7 @@ from pathlib import Path
 from launch.config import Job
 from launch.finding import Finding, error, warning
 from launch.sizing.cpus import RUNNER_CPUS, cpus_needed
+from launch.sizing.gpus import is_amd, is_type
 from launch.sizing.layout import plan_layout, ray_nodes
 from launch.sizing.slurm_time import time_seconds
 from launch.supervisor.nodelist import expand
@@ -48,10 +49,16 @@ def _check_gpu(job: Job) -> Iterator[Finding]:
     gpu = job.cluster.gpu
     if gpu is None:
         return
-    match = re.fullmatch(r"(?:gres/|gres:)?(?:gpu:)?(?:([A-Za-z][\w.-]*):)?([0-9]+)?", gpu)
-    kind, count = (match[1], match[2]) if match else (None, None)
-    if re.fullmatch(r"[A-Za-z0-9][\w.-]*", gpu) and not gpu.isdigit() and gpu not in ("gpu", "gres", "any"):
+    if is_amd(gpu):
+        yield warning(
+            "gpu-type",
+            f"cluster.gpu={gpu!r} is a GPU of AMD; the images of this toolkit are for CUDA",
+            "take a partition with GPUs of NVIDIA",
+        )
+    if is_type(gpu):
         return
+    match = re.fullmatch(r"(?:gres/|gres:)?(?:gpu:)?(?:((?![0-9]{1,3}:)[A-Za-z0-9][\w.+-]*):)?([0-9]+)?", gpu)
+    kind, count = (match[1], match[2]) if match else (None, None)
     fields = f"cluster.gpu={kind}" if kind else "cluster.gpu=null (any), or a type as h100"
     fields += f" and cluster.gpus_per_node={count}" if count else ""
     yield error(

@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator
 
 from launch.site import slurm
-from launch.site.choose import Choice, gpu_nodes, open_partitions, time_limit
+from launch.site.choose import Choice, GpuNodes, gpu_nodes, open_partitions, time_limit
 from launch.site.facts import Site
 from launch.site.gres import is_mig
 from launch.site.storage import Folder
 from launch.site.yaml_text import comment, entry, flow_list, scalar
+from launch.sizing.gpus import MIG, find_gpu, is_amd, is_type
 
 # Names of images that `launch` looks for by default.
 IMAGE, CPU_IMAGE, IMAGE_FOLDER = "verl-0.9.1.sif", "verl-cpu.sif", "images"
 _WHOLE = 8  # GPUs of a node that a job always takes whole
+_MOST_GPUS = 64  # of a node, in a job
 _GIB = 1024**3
 _SMALL_HOME = 100 * _GIB
 _SBATCH_WORD = re.compile(r"[A-Za-z0-9_.:,+@/-]{1,255}")
@@ -120,18 +122,41 @@ def _gpus(choice: Choice) -> Iterator[str]:
         shown += f"; of these {', '.join(nodes.beside)}"
     if nodes.others:
         shown += f"; other nodes of the partition: {', '.join(nodes.others)}"
-    yield from entry("gpus_per_node", str(nodes.gpus), shown)
-    if nodes.kind:
-        told = "the type as Slurm names it; with it memory and FP8 are checked"
-        if is_mig(nodes.kind):
+    if nodes.gpus > _MOST_GPUS:
+        told = f"{shown}; more than the {_MOST_GPUS} that a job may name"
+        yield from entry("gpus_per_node", "8", told, written=False)
+    else:
+        yield from entry("gpus_per_node", str(nodes.gpus), shown)
+    yield from _gpu(nodes)
+
+
+def _gpu(nodes: GpuNodes) -> Iterator[str]:
+    """The type; beside one that render does not know, and where there is none, the field for its memory."""
+    kind = nodes.kind
+    gpu = find_gpu(kind)
+    if kind:
+        told = "the type as Slurm names it"
+        told += (
+            "; with it memory and FP8 are checked"
+            if gpu is not None
+            else "; launch.render does not know it: say gpu_memory_gb for the check of memory"
+        )
+        if is_amd(kind):
+            told += "; a GPU of AMD: the images of this toolkit are for CUDA"
+        if is_mig(kind):
             told += "; a slice of a GPU (MIG): training over several of them does not work with NCCL"
-        yield from _word("gpu", nodes.kind, told)
+        if is_type(kind):
+            yield from _word("gpu", kind, told)
+        else:
+            yield from entry("gpu", scalar(kind), f"{told}; launch.render takes no such name", written=False)
     else:
         told = f" (features of these nodes: {', '.join(nodes.features)})" if nodes.features else ""
         yield from entry(
             "gpu", "null", f"Slurm names no type{told}; say gpu_memory_gb for the check of memory", written=False
         )
-        yield from entry("gpu_memory_gb", "80", "", written=False)
+    if gpu is None:
+        slice_gb = MIG.search(kind)
+        yield from entry("gpu_memory_gb", slice_gb[1] if slice_gb else "80", "", written=False)
 
 
 def _cpus_and_memory(site: Site, choice: Choice) -> Iterator[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from launch.sizing.gpus import MIG
+
 _BRACKETS = re.compile(r"\([^()]*\)")
 _COUNT = re.compile(r"([0-9]{1,6})([KkMm]?)")
 _FLAGS = {"no_consume"}
-_MIG = re.compile(r"(^|[^0-9])[0-9]g\.[0-9]+gb")
 
 
 def parse_gres(text: str) -> dict[str, int]:
@@ -31,5 +32,5 @@ def parse_gres(text: str) -> dict[str, int]:
 
 
 def is_mig(kind: str) -> bool:
-    """Whether a GPU type is a slice of a GPU: a100_3g.20gb, 1g.10gb."""
-    return _MIG.search(kind) is not None
+    """Whether a GPU type is a slice of a GPU: a100_3g.20gb, 1g.10gb, a100_1g_10gb."""
+    return MIG.search(kind) is not None

@@ -4,6 +4,8 @@ Compute capability: NVIDIA's list of CUDA GPUs. Memory: what nvidia-smi shows as
 little less than the number in the product's name where ECC takes a part.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -102,12 +104,17 @@ _KNOWN: tuple[tuple[str, Gpu], ...] = (
 )
 # A name starts a word or follows a vendor, series or count; no digit follows: a10 is not in a100, nor h20 in h200.
 _BEFORE = r"(?<![a-z0-9])(?:nvidia|tesla|geforce|quadro|gpu|dgx|hgx|rtx|\d+x)*"
-_MIG = re.compile(r"\dg\.(\d+)gb")
+# Sites that name their slices themselves write 1g.10gb without the dot, or with another sign in its place.
+MIG = re.compile(r"(?<![0-9])[1-7]g[._-]?([0-9]{1,3})gb", re.IGNORECASE)
+_AMD = re.compile(r"(?<![a-z0-9])(?:amd|instinct)?[_-]?mi[0-9]{2,3}(?![0-9])")
+_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+_NO_TYPES = ("gpu", "gres", "any")
+_COUNT = re.compile(r"[0-9]{1,3}")
 _NUMBER = re.compile(r"(?<![a-z0-9])(\d{2,3})(?=gi?b?(?![a-z])|[^a-z0-9]|$)")
 
 
 def _memory(gpu: Gpu, name: str) -> float | None:
-    if mig := _MIG.search(name):
+    if mig := MIG.search(name):
         return float(mig.group(1))
     said = {int(number) for number in _NUMBER.findall(name)}
     found = gpu.sizes if len(gpu.sizes) == 1 else [size for size in gpu.sizes if size[0] in said]
@@ -125,3 +132,13 @@ def find_gpu(name: str | None) -> Gpu | None:
         if re.search(rf"{_BEFORE}(?:{pattern})(?![0-9])", text):
             return replace(gpu, memory_gib=_memory(gpu, text))
     return None
+
+
+def is_type(name: str) -> bool:
+    """Whether --gpus-per-node=NAME:8 asks for a type of GPU. Of four digits it is one (4090), of fewer a count."""
+    return _TYPE.fullmatch(name) is not None and name not in _NO_TYPES and not _COUNT.fullmatch(name)
+
+
+def is_amd(name: str | None) -> bool:
+    """Whether a Slurm name means a GPU of AMD: mi250, amd_instinct_mi300x."""
+    return _AMD.search((name or "").lower()) is not None

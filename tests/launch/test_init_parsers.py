@@ -32,6 +32,7 @@ from launch.site.variables import proxies, without_password
 from launch.site.yaml_text import comment, entry, flow_list, scalar
 
 ROOT = Path(__file__).resolve().parents[2]
+OTHERS = [ROOT / "launch" / name for name in ("__init__.py", "init.py", "sizing/gpus.py")]
 
 
 @pytest.mark.parametrize(
@@ -60,8 +61,10 @@ def test_gres(text: str, gpus: dict[str, int]) -> None:
 
 
 def test_slices_are_known_by_their_names() -> None:
-    assert all(map(is_mig, ("1g.10gb", "a100_3g.20gb", "nvidia_h100_80gb_hbm3_1g.10gb")))
-    assert not any(map(is_mig, ("a100-sxm4-40gb", "h200", "nvidia_h100_80gb_hbm3", "")))
+    assert all(
+        map(is_mig, ("1g.10gb", "a100_3g.20gb", "nvidia_h100_80gb_hbm3_1g.10gb", "a100_1g_10gb", "a100_1g5gb"))
+    )
+    assert not any(map(is_mig, ("a100-sxm4-40gb", "a10g_24gb", "h200", "nvidia_h100_80gb_hbm3", "")))
 
 
 @pytest.mark.parametrize(
@@ -279,7 +282,7 @@ def test_nothing_that_a_login_shell_prints_is_told(tmp_path: Path) -> None:
 
 
 def test_it_is_written_for_python_39() -> None:
-    for path in (*(ROOT / "launch/site").glob("*.py"), ROOT / "launch/init.py", ROOT / "launch/__init__.py"):
+    for path in (*(ROOT / "launch/site").glob("*.py"), *OTHERS):
         ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
         assert path.name == "__init__.py" or "from __future__ import annotations" in path.read_text(
             encoding="utf-8"

@@ -39,6 +39,7 @@ def test_the_default_job_has_nothing_to_say():
         ("gres/gpu:a100:8", "cluster.gpu=a100 and cluster.gpus_per_node=8"),
         ("gpu:nvidia_h100_80gb_hbm3:2", "cluster.gpu=nvidia_h100_80gb_hbm3 and cluster.gpus_per_node=2"),
         ("gpu:4", "cluster.gpus_per_node=4"),
+        ("4090:8", "cluster.gpu=4090 and cluster.gpus_per_node=8"),
         ("4", "cluster.gpus_per_node=4"),
         ("gpu", "cluster.gpu=null"),
         ("h100:", "cluster.gpu="),
@@ -52,10 +53,20 @@ def test_a_gpu_string_of_sbatch_is_no_gpu_type(gpu: str, remedy: str):
 
 
 @pytest.mark.parametrize(
-    "gpu", ["h100", "a100-sxm4-80gb", "nvidia_h100_80gb_hbm3", "H200", "gh200", "mi300x", "4090"]
-)
+    "gpu",
+    [
+        "h100", "a100-sxm4-80gb", "nvidia_h100_80gb_hbm3", "H200", "gh200", "4090", "1080",
+        "nvidia_h100_80gb_hbm3_1g.10gb+me",
+    ],
+)  # fmt: skip
 def test_gpu_types(gpu: str):
-    assert (found(f"cluster.gpu='{gpu}'") == []) is not gpu.isdigit()
+    assert found(f"cluster.gpu='{gpu}'") == []
+
+
+def test_gpus_of_amd_are_told():
+    finding = only("cluster.gpu=mi300x")
+    assert (finding.id, finding.severity) == ("gpu-type", "warning")
+    assert "GPU of AMD; the images of this toolkit are for CUDA" in finding.message
 
 
 # ---- time
