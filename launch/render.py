@@ -49,6 +49,7 @@ _EXIT_CODES = {
 }
 _SITE, _NO_SITE = "cluster.yaml", "none"
 _OF_A_RUN = "job.json"  # in a run directory, with the site's values
+_BESIDE = ("resolved.json", "manifest.json", "verdict.json")  # one of them lies there too
 
 
 def _parser() -> CommandParser:
@@ -143,6 +144,7 @@ class _Report:
     written: str | None = None
     checked: bool = False  # --check-only: nothing else tells that it is done
     site: Path | None = None
+    passed_over: bool = False  # a site's file lies here, and the job is that of a run
     otherwise: Sequence[Otherwise] = ()  # where the job's file has another value than the site's
 
     @property
@@ -179,6 +181,8 @@ class _Report:
                 f"; the job file says otherwise: {', '.join(map(str, self.otherwise))}" if self.otherwise else ""
             )
             yield _one_line(f"with {self.site}{told}")
+        elif self.passed_over:
+            yield f"without {_SITE}: {_OF_A_RUN} of a run has the site's values"
         if self.planned is not None:
             plan = self.planned
             tight = any(finding.id.startswith("memory-") for finding in plan.findings)
@@ -196,7 +200,12 @@ def _site(args: argparse.Namespace) -> Path | None:
         return None if args.site == _NO_SITE else Path(args.site)
     here = Path(_SITE)
     # A link to nothing is told as a file that is missing.
-    return here if os.path.lexists(here) and (args.job is None or args.job.name != _OF_A_RUN) else None
+    return here if os.path.lexists(here) and not _of_a_run(args.job) else None
+
+
+def _of_a_run(job: Path | None) -> bool:
+    """Whether a job's file is the one of a run directory; a user's own may have the same name."""
+    return job is not None and job.name == _OF_A_RUN and any(job.with_name(name).exists() for name in _BESIDE)
 
 
 def _tell(report: _Report, *, as_json: bool) -> None:
@@ -218,7 +227,8 @@ def _render(args: argparse.Namespace) -> _Report:
     if site is not None and args.job is not None:
         with suppress(JobError):  # told when the job is loaded
             differ = otherwise(args.job, site)
-    return replace(_rendered(args, site), site=site, otherwise=differ)
+    passed_over = args.site is None and site is None and os.path.lexists(_SITE)
+    return replace(_rendered(args, site), site=site, passed_over=passed_over, otherwise=differ)
 
 
 def _rendered(args: argparse.Namespace, site: Path | None) -> _Report:

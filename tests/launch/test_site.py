@@ -114,21 +114,34 @@ def test_another_file_or_none(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert "--partition" not in (folder / "run_grpo.sh").read_text()
 
 
-def test_the_job_of_a_run_is_complete(folder: Path, tmp_path_factory: pytest.TempPathFactory):
+def test_the_job_of_a_run_is_complete(folder: Path, capsys: pytest.CaptureFixture[str]):
     """Rendered again, in the same folder with another cluster.yaml or without one, it is the same script."""
     assert rendered("--set", "cluster.nodes=3") == 0
     script = folder / "run_grpo.sh"
     first = script.read_text()
-    (folder / "job.json").write_text(json.dumps(given(script)))
+    run = folder / "outputs" / "a" / "run-1"
+    run.mkdir(parents=True)
+    (run / "job.json").write_text(json.dumps(given(script)))
+    (run / "resolved.json").write_text("{}")
     assert given(script)["cluster"] == {
         "partition": "gpu", "account": "me", "modules": ["apptainer"], "network_interface": "ib0", "nodes": 3,
     }  # fmt: skip
     (folder / "cluster.yaml").write_text("cluster: {partition: elsewhere, qos: low}\n")
-    assert rendered("--job", "job.json") == 0
+    capsys.readouterr()
+    assert rendered("--job", "outputs/a/run-1/job.json") == 0
+    assert capsys.readouterr().err.startswith("without cluster.yaml: job.json of a run has the site's values\n")
     assert script.read_text() == first
     (folder / "cluster.yaml").unlink()
-    assert rendered("--job", "job.json") == 0
+    assert rendered("--job", "outputs/a/run-1/job.json") == 0
+    assert "without" not in capsys.readouterr().err
     assert script.read_text() == first
+
+
+def test_a_job_json_of_a_user_is_a_job_file_like_another(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "job.json").write_text('{"template": "grpo", "cluster": {"nodes": 2}}')
+    assert rendered("--job", "job.json") == 0
+    assert capsys.readouterr().err.splitlines()[0] == "with cluster.yaml"
+    assert "#SBATCH --partition=gpu\n" in (folder / "run_grpo.sh").read_text()
 
 
 @pytest.mark.parametrize(
