@@ -11,7 +11,7 @@ from launch.checks.memory import estimate_job
 from launch.checks.secrets import secrets_in
 from launch.checks.text import check_text
 from launch.config import Job
-from launch.engines import TrainerCommand
+from launch.engines.command import TrainerCommand
 from launch.engines.raw_overrides import RawFinding, check_raw_overrides, fold
 from launch.finding import Finding, error, warning
 from launch.image_stack import job_image

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from launch.binds import bind_mounts
 from launch.config import Job
-from launch.engines import TrainerCommand, trainer_command
+from launch.engines.command import TrainerCommand, trainer_command
 from launch.engines.raw_values import raw_value
 from launch.image_stack import JobImage, JobStack, job_image, job_stack
 from launch.rehearsal.overrides import cpu_environment, ray_cpus

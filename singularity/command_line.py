@@ -13,15 +13,18 @@ import os
 import signal
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 INTERRUPTED = 128 + signal.SIGINT
 PIPE_CLOSED = 128 + signal.SIGPIPE
-# Names to import of the packages in each extra of pyproject.toml.
+# Names to import of the packages that pyproject.toml always asks for, and of those in each of its extras.
+BASE = ("argcomplete", "hydra", "jinja2", "pydantic", "yaml")
 EXTRAS = {
     "data": ("numpy", "pyarrow", "tqdm"),
     "reward": (
@@ -30,6 +33,8 @@ EXTRAS = {
     ),
     "convert": ("isal", "numpy", "tqdm"),
 }  # fmt: skip
+# Of most commands. What they import fails in an older one, each in its own way.
+_PYTHON = (3, 10)
 
 
 class Help(argparse.HelpFormatter):
@@ -118,6 +123,19 @@ def filled(text: str) -> str:
     return text
 
 
+def named(text: str) -> Path:
+    """The value of an option as a path.
+
+    Raises:
+        ArgumentTypeError: it is empty, which `Path` takes for the folder that the process runs in.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError(
+            "an empty name; is a variable of the shell not set? write . for the folder that you are in"
+        )
+    return Path(text)
+
+
 def fail(message: str, *, as_json: bool = False, code: int = 1, **more: object) -> int:
     """Tell an error (VALUE at PLACE: RULE; REMEDY) on standard error; with --json as an object on standard output
     too, which then holds one JSON value whatever happens. Returns `code`."""
@@ -136,25 +154,41 @@ def told(error: Exception) -> str:
 
 
 def quiet_imports(extra: str | None = None) -> None:
-    """Let Ctrl-C end the process without a traceback while the modules of a command are imported, and a package of
-    `extra` (one of pyproject.toml) that is missing with one line."""
-    if extra is not None:
-        sys.excepthook = partial(_told_missing, extra)
+    """Let Ctrl-C end the process without a traceback while the modules of a command are imported, and let one line
+    tell of a package that is missing (of the toolkit's own, or of `extra`, one of pyproject.toml), or of a Python
+    that is too old."""
+    sys.excepthook = partial(_told_missing, extra)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
 
 
 def _told_missing(
-    extra: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    extra: str | None, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """What Python calls before it ends with 1, here for a package that is missing."""
-    if not isinstance(error, ModuleNotFoundError) or error.name not in EXTRAS[extra]:
+    """What Python calls before it ends with 1."""
+    needed = _needed(extra, error, trace)
+    if needed is None:
         sys.__excepthook__(kind, error, trace)
         return
     spec = sys.modules["__main__"].__spec__
-    command = spec.name if spec else sys.argv[0]
-    message = f"{command} needs {error.name}, which is not installed here"
-    fail(f"{message}; pip install '.[{extra}]' in the toolkit's folder", as_json="--json" in sys.argv[1:])
+    fail(f"{spec.name if spec else sys.argv[0]} needs {needed}", as_json="--json" in sys.argv[1:])
+
+
+def _needed(extra: str | None, error: BaseException, trace: TracebackType | None) -> str | None:
+    """What this Python lacks, by an error that nobody looked after; None: it is of another kind."""
+    old = sys.version_info < _PYTHON
+    if old and not any(frame.f_code is run.__code__ for frame, _ in traceback.walk_tb(trace)):
+        wanted, here = (".".join(map(str, version)) for version in (_PYTHON, sys.version_info[:3]))
+        return f"Python {wanted} or later, and this is {here}; use a newer one, as of the toolkit's .venv"
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    if error.name in BASE:
+        named = "."
+    elif extra is not None and error.name in EXTRAS[extra]:
+        named = f"'.[{extra}]'"
+    else:
+        return None
+    return f"{error.name}, which is not installed here; pip install {named} in the toolkit's folder"
 
 
 def run(main: Callable[[], int]) -> int:

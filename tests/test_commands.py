@@ -19,7 +19,7 @@ import tomllib
 from command_parsers import FOLDERS, ROOT, commands, parser_of
 from other_processes import interrupted
 
-from singularity.command_line import EXTRAS
+from singularity.command_line import BASE, EXTRAS
 
 COMMANDS = commands()
 WIDTH = 80
@@ -259,23 +259,40 @@ def test_ctrl_c_has_no_traceback(command: str, tmp_path: Path) -> None:
     assert "Traceback" not in told
 
 
-def test_extras_are_those_of_the_project() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = {extra: tuple(re.split(r"[<>=]", each)[0] for each in extras[extra]) for extra in EXTRAS}
-    assert named == EXTRAS
+def test_packages_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    imported = {"hydra-core": "hydra", "pyyaml": "yaml"}
+
+    def names(packages: list[str]) -> tuple[str, ...]:
+        plain = (re.split(r"[<>=]", each)[0] for each in packages)
+        return tuple(imported.get(each, each) for each in plain)
+
+    assert names(project["dependencies"]) == BASE
+    assert {extra: names(extras[extra]) for extra in EXTRAS} == EXTRAS
 
 
-@pytest.fixture
-def bare(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the packages of all extras are not installed, and those alone."""
-    names = {name for names in EXTRAS.values() for name in names}
-    (tmp_path / "sitecustomize.py").write_text(
+def hide(names: set[str], folder: Path) -> dict[str, str]:
+    """An environment in which the packages `names` are not installed, and those alone."""
+    (folder / "sitecustomize.py").write_text(
         "import sys\nclass Missing:\n    def find_spec(self, name, *_):\n"
         f"        if name.partition('.')[0] in {names!r}:\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Missing())\n"
     )
-    return environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
+    return environment(PYTHONPATH=f"{folder}:{ROOT}")
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """An environment without the packages of all extras."""
+    return hide({name for names in EXTRAS.values() for name in names}, tmp_path)
+
+
+@pytest.fixture
+def barest(tmp_path: Path) -> dict[str, str]:
+    """A Python with nothing that has to be installed."""
+    return hide({*BASE, *(name for names in EXTRAS.values() for name in names)}, tmp_path)
 
 
 # The last two import them later.
@@ -284,25 +301,56 @@ WITH_EXTRA = [
     each for each in COMMANDS
     if each.startswith(("data_prep.", "reward.", "converters.")) and each not in WITHOUT_EXTRA
 ]  # fmt: skip
+WITH_BASE = ("launch.engines.verify", "launch.render", "singularity.build", "singularity.inspect")
 
 
-@pytest.mark.parametrize("command", WITH_EXTRA)
-def test_a_package_that_is_not_installed_is_named(command: str, bare: dict[str, str]) -> None:
-    extra = {"data_prep": "data", "reward": "reward", "converters": "convert"}[command.partition(".")[0]]
-    done = run(command, "--help", "--json", env=bare)
+def assert_told_missing(done: subprocess.CompletedProcess[str], command: str, extra: str) -> None:
     assert done.returncode == 1
     assert re.fullmatch(
-        rf"error: {re.escape(command)} needs \w+, which is not installed here; pip install '\.\[{extra}\]'"
+        rf"error: {re.escape(command)} needs \w+, which is not installed here; pip install {re.escape(extra)}"
         r" in the toolkit's folder\n",
         done.stderr,
     ), done.stderr
     assert json.loads(done.stdout)["error"] in done.stderr
 
 
+@pytest.mark.parametrize("command", WITH_EXTRA)
+def test_a_package_that_is_not_installed_is_named(command: str, bare: dict[str, str]) -> None:
+    extra = {"data_prep": "data", "reward": "reward", "converters": "convert"}[command.partition(".")[0]]
+    assert_told_missing(run(command, "--help", "--json", env=bare), command, f"'.[{extra}]'")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_python_without_any_package(command: str, barest: dict[str, str]) -> None:
+    done = run(command, "--help", "--json", env=barest)
+    if command in WITH_BASE:
+        assert_told_missing(done, command, ".")
+    elif command in WITH_EXTRA:
+        assert re.fullmatch(r"error: \S+ needs .*\n", done.stderr), done.stderr
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("command", WITHOUT_EXTRA)
 def test_help_that_needs_no_extra(command: str, bare: dict[str, str]) -> None:
     done = run(command, "--help", env=bare)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("error", ["ImportError('pairwise')", "TypeError('slots')"])
+@pytest.mark.parametrize("version", [(3, 9, 18), (3, 10, 0)])
+def test_a_python_that_is_too_old_is_named(error: str, version: tuple[int, ...]) -> None:
+    code = "import sys\nfrom singularity.command_line import quiet_imports, run\nquiet_imports()\n"
+    code += f"sys.version_info = {version!r}\n"
+    fails = f"def imports():\n    raise {error}\n"
+    done, later = (
+        subprocess.run([sys.executable, "-c", code + fails + call], cwd=ROOT, capture_output=True, text=True)
+        for call in ("imports()", "run(imports)")
+    )
+    assert (done.returncode, later.returncode) == (1, 1)
+    assert "Traceback" in later.stderr, "not of its imports"
+    told = "error: -c needs Python 3.10 or later, and this is 3.9.18; use a newer one, as of the toolkit's .venv\n"
+    assert (done.stderr == told) == (version < (3, 10))
 
 
 def test_ctrl_c_while_modules_are_imported() -> None:

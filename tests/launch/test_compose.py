@@ -19,7 +19,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from verl_sources import VERSIONS, command, job, source
 
-from launch.engines import TrainerCommand, hydra_text, key_rules
+from launch.engines import hydra_text, key_rules
+from launch.engines.command import TrainerCommand
 from launch.engines.compose import IN_THE_JOB, Composed, compose_command
 from launch.engines.config_rules import check_command
 from launch.engines.dataclass_types import ClassReader

@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from launch.config import load_job
-from launch.engines import trainer_command
+from launch.engines.command import trainer_command
 from launch.rehearsal.shrink import rehearse
 
 

@@ -18,7 +18,7 @@ from verl_sources import CHECKOUT, VERSIONS, source
 
 from launch.checks import check_job
 from launch.config import Job, load_job
-from launch.engines import TrainerCommand, trainer_command
+from launch.engines.command import TrainerCommand, trainer_command
 from launch.engines.compose import Composed, compose_command
 from launch.engines.config_rules import check_command
 from launch.rehearsal.tokenizer import build_tokenizer

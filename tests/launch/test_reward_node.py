@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from launch.checks import check_job
 from launch.checks.plan import broken_rules
 from launch.config import Job, load_job
-from launch.engines import trainer_command
+from launch.engines.command import trainer_command
 from launch.finding import Finding
 from launch.rehearsal.shrink import rehearse
 from launch.sizing.cpus import cpus_needed, cpus_on_fullest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.config import load_job
-from launch.engines import trainer_command
+from launch.engines.command import trainer_command
 from launch.supervisor.settings import Settings, read_settings
 from launch.supervisor.wall_time import (
     END_S,

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from launch.config import Job, load_job
-from launch.engines import TrainerCommand, trainer_command
+from launch.engines.command import TrainerCommand, trainer_command
 from launch.engines.source import Source, find_source
 
 VERSIONS = ("0.6.1", "0.8.0", "0.9.1")
