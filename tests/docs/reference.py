@@ -34,8 +34,10 @@ _FOLDERS = {
 _COMMON = """\
 ## What all of them have in common
 
-Each is `python -m NAME`, in a Python with the toolkit (`. .venv/bin/activate`) or in its folder. `--help` says
-what a page here says: what the command does, its options and [their defaults], examples, the exit codes.
+Each is `python -m NAME`, in a Python with the toolkit (`. .venv/bin/activate`), which is Python 3.10 or later; a
+package that is missing is named with the `pip install` that brings it. `launch.init` and `launch.status` need no
+package and run on Python 3.9, too, in the toolkit's folder. `--help` says what a page here says: what the command
+does, its options and [their defaults], examples, the exit codes.
 
 | exit code | |
 |---|---|
@@ -43,7 +45,7 @@ what a page here says: what the command does, its options and [their defaults], 
 | 1 | the answer is no, or something is wrong: each error is a line on standard error |
 | 2 | usage: an option that is not known, or options that do not go together |
 | 130, 143 | ended by Ctrl-C, or by SIGTERM |
-| 141 | standard output was closed before the end, as by `head`; no error is told |
+| 141 | standard output is a pipe that was closed before the end, as by `head`; no error is told |
 
 Others are on the page of the command. An error says what is wrong, where, the rule, and what to do:
 
