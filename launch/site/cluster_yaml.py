@@ -259,7 +259,7 @@ def _written_container(site: Site, choice: Choice) -> Iterator[str]:
 
 
 def _scratch(site: Site) -> Iterator[str]:
-    found = [one for one in site.local if not one.in_memory and not one.shared and one.kind]
+    found = [one for one in site.local if not one.in_memory and not one.shared and one.kind and one.lasting]
     shown = ", ".join(f"{one.path} ({one.kind or 'unknown'})" for one in site.local)
     memory = any(one.path == "/tmp" and one.in_memory for one in site.local)
     better = next((one.path for one in found if one.path != "/tmp"), "/tmp")

@@ -13,7 +13,18 @@ from launch.site import slurm
 from launch.site.commands import Answer, Ask
 from launch.site.modules import LIST, Module, parse_modules
 from launch.site.network import Network, read_network
-from launch.site.storage import LOCAL, STAT, Folder, kind_of, local_folders, parse_mounts, parse_stat
+from launch.site.storage import (
+    LOCAL,
+    STAT,
+    TARGET,
+    Folder,
+    kind_of,
+    local_folders,
+    parse_mounts,
+    parse_stat,
+    target,
+    untouched,
+)
 from launch.site.variables import folders, proxies
 
 
@@ -146,17 +157,29 @@ def _read_folders(site: Site, ask: Ask, environment: Mapping[str, str], root: Pa
     except OSError as wrong:
         mounts = {}
         site.notes.append(f"/proc/mounts: {wrong.strerror}")
-    temporary = environment.get("TMPDIR")
+    temporary = environment.get("TMPDIR", "").rstrip("/")
+
+    def link(path: str) -> str | None:
+        try:
+            return str((root / path.lstrip("/")).readlink())
+        except OSError:
+            return None
+
+    means = {path: target(path, mounts, link) for path in (*LOCAL, temporary) if path.startswith("/")}
     # By the list of mounts, or a look at the folder above: a network file system that hangs is not touched.
     existing = [
-        path for path in (*LOCAL, *([temporary] if temporary else [])) if path in mounts or _is_folder(root, path)
+        path for path, real in means.items() if real in mounts or untouched(real, mounts) or _is_folder(root, real)
     ]
-    site.local = [Folder(path, kind_of(path, mounts)) for path in local_folders(existing, temporary)]
+    site.local = [Folder(path, kind_of(means[path], mounts)) for path in local_folders(existing, temporary)]
     home = environment.get("HOME", "")
     if home.startswith("/"):
         answer = ask((*STAT, home))
         total, free = parse_stat(answer.out) if _noted(site, answer) else (None, None)
-        site.home = Folder(home, kind_of(home, mounts), total, free)
+        real = target(home, mounts, link)
+        if answer.problem is None:
+            # It answers: links in it can be followed, too.
+            real = ask((*TARGET, home)).out.strip("\n") or real
+        site.home = Folder(home, kind_of(real, mounts), total, free)
 
 
 def _is_folder(root: Path, path: str) -> bool:

@@ -1,5 +1,9 @@
 """What launch.init writes is taken by launch.render, and its comments are true."""
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +13,10 @@ from launch.config import Job
 from launch.config.yaml_text import parse_yaml
 from launch.site.choose import choose
 from launch.site.cluster_yaml import cluster_yaml
-from launch.site.facts import Site
+from launch.site.commands import Answer
+from launch.site.facts import Site, read_site
 from launch.site.slurm import parse_sinfo
+from launch.site.storage import Folder, parse_mounts, target
 
 
 def written(gres: str = "gpu:h200:8", memory: int = 512000, **settings: str) -> str:
@@ -76,3 +82,93 @@ def test_a_type_that_is_known() -> None:
     text = flat(written())
     assert "with it memory and FP8 are checked" in text
     assert "gpu_memory_gb" not in text
+
+
+_MOUNTS = """\
+/dev/a / xfs rw 0 0
+/dev/b /disk ext4 rw 0 0
+fs /lustre lustre rw 0 0
+auto /auto autofs rw 0 0
+juice /juice fuse.juicefs rw 0 0
+tmpfs /tmp tmpfs rw 0 0
+"""
+
+
+def answered(words: Sequence[str]) -> Answer:
+    """Slurm lists one partition, and of the rest nothing answers but `readlink`."""
+    if words[0] == "sinfo":
+        return Answer("gpu*|up|1:00:00|2|idle|64|512000|gpu:h200:8|(null)\n")
+    if words[0] == "stat":
+        return Answer("4096 1000 500 x\n")
+    return Answer("/gpfs/home/me\n") if words[0] == "readlink" else Answer(problem="no")
+
+
+def of_root(root: Path, mounts: str = _MOUNTS, **environment: str) -> Site:
+    (root / "proc").mkdir(parents=True)
+    (root / "proc/mounts").write_text(mounts)
+    return read_site(answered, environment, root)
+
+
+@pytest.mark.parametrize(
+    ("link", "kind", "staged"),
+    [
+        ("/lustre/s", "lustre", "/tmp"),
+        ("../../lustre/s", "lustre", "/tmp"),
+        ("/auto/s", "", "/tmp"),
+        ("/juice", "fuse.juicefs", "/tmp"),
+        ("/disk/s", "ext4", "/scratch"),
+        ("/scratch", "xfs", "/tmp"),
+    ],
+)
+def test_a_link_is_on_the_file_system_of_its_target(link: str, kind: str, staged: str, tmp_path: Path) -> None:
+    (tmp_path / "disk/s").mkdir(parents=True)
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "scratch").symlink_to(link)
+    site = of_root(tmp_path)
+    assert {one.path: one.kind for one in site.local}.get("/scratch") == (kind if link != "/scratch" else None)
+    assert stage_dir(site) == staged
+
+
+def stage_dir(site: Site) -> str | None:
+    found = re.search(r"# stage_dir: (\S+)", cluster_yaml(site, choose(site)))
+    return found and found[1]
+
+
+def test_home_is_on_the_file_system_of_its_target(tmp_path: Path) -> None:
+    site = of_root(tmp_path, f"{_MOUNTS}fs /gpfs gpfs rw 0 0\n", HOME="/home/me")
+    assert site.home is not None
+    assert (site.home.path, site.home.kind) == ("/home/me", "gpfs")
+
+
+def test_nothing_is_looked_at_on_a_network() -> None:
+    looked: list[str] = []
+
+    def link(path: str) -> str | None:
+        looked.append(path)
+        return {"/a": "b/c", "/b": "lustre/d", "/loop": "loop"}.get(path)
+
+    mounts = parse_mounts(_MOUNTS)
+    assert target("/a/../x", mounts, link) == "/lustre/d/c/../x"
+    assert target("/auto/x", mounts, link) == "/auto/x"
+    assert target("/loop/x", mounts, link) == "/loop/x"
+    assert not any(path.startswith(("/lustre", "/auto")) for path in looked)
+    assert target("//disk/./x/../y/", mounts, lambda path: None) == "/disk/y"
+
+
+@pytest.mark.parametrize(
+    "kind", ["fuse.glusterfs", "fuse.ceph-fuse", "fuse.quobyte", "fuse", "gfs2", "ocfs2", "nfs4"]
+)
+def test_file_systems_of_a_network(kind: str) -> None:
+    assert Folder("/local", kind).shared
+    assert not any(Folder("/local", disk).shared for disk in ("xfs", "ext4", "fuseblk", "btrfs", "zfs"))
+
+
+@pytest.mark.parametrize(
+    ("temporary", "staged"), [("/disk/job.4711", "/tmp"), ("/tmp/x", "/tmp"), ("/disk/mine", "/disk/mine")]
+)
+def test_a_folder_of_this_session_is_not_proposed(temporary: str, staged: str, tmp_path: Path) -> None:
+    for path in ("tmp/x", "disk/job.4711", "disk/mine"):
+        (tmp_path / path).mkdir(parents=True)
+    site = of_root(tmp_path, _MOUNTS.replace("tmpfs /tmp tmpfs", "/dev/c /tmp xfs"), TMPDIR=f"{temporary}/")
+    assert temporary in [one.path for one in site.local]
+    assert stage_dir(site) == staged

@@ -220,11 +220,11 @@ def test_mounts() -> None:
     mounts = parse_mounts(f"{text}fs:/home /home\\040two nfs4 rw 0 0\nx /auto autofs rw 0 0\n")
     assert kind_of("/tmp/x/y", mounts) == "tmpfs"
     assert kind_of("/home two/me", mounts) == "nfs4"
-    assert kind_of("/auto/x", mounts) == "ext4"
+    assert kind_of("/auto/x", mounts) == ""
     assert kind_of("/x", {}) == ""
     assert parse_stat("4096 1000 500 ext2/ext3\n") == (4096000, 2048000)
     assert parse_stat("stat: no\n") == (None, None)
-    assert local_folders(["/tmp", "/local"], "/tmp/") == ["/tmp", "/local"]
+    assert local_folders(["/tmp", "/local", "/ssd/x"], "/ssd/x/") == ["/local", "/tmp", "/ssd/x"]
 
 
 def test_a_program_that_does_not_end_is_ended() -> None:
