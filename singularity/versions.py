@@ -10,6 +10,8 @@ _VERSION = re.compile(
     r"(?P<dev>[-_.]?dev[-_.]?(?P<dev_n>\d*))?"
     r"(?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))?"
 )
+# int() refuses thousands of digits, and no version has them: a longer one is what PEP 440 does not know.
+_MOST_CHARACTERS = 200
 _PRE = {"alpha": "a", "beta": "b", "preview": "rc", "pre": "rc", "c": "rc"}
 
 
@@ -23,9 +25,10 @@ def agrees(wanted: str, found: str) -> bool:
 
 def _parsed(version: str) -> tuple[object, str]:
     """What two equal versions have in common, and the local label."""
-    match = _VERSION.fullmatch(version.strip().lower())
+    text = version.strip().lower()
+    match = _VERSION.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
     if not match:
-        return version.strip().lower(), ""
+        return text, ""
     release = [int(part) for part in match["release"].split(".")]
     while release and not release[-1]:
         release.pop()

@@ -33,7 +33,11 @@ from singularity.versions import agrees
         ("main-abc", "main-abc", True),
         ("main-abc", "main-abd", False),
         ("1.0", "", False),
+        ("1.0", "1" * 5000, False),
+        ("1.0", "1.0+" + "1" * 5000, False),
+        ("1" * 5000, "1" * 5000, True),
     ],
+    ids=lambda value: str(value)[:20],
 )
 def test_a_pin_agrees_as_pep_440_says(wanted: str, found: str, result: bool) -> None:
     assert agrees(wanted, found) is result
