@@ -13,6 +13,8 @@ from singularity.stack import load_stack, stack_names
 def check_stack(job: Job, image: JobImage, said: JobStack, *, rehearse: bool) -> Iterator[Finding]:
     """The stack's device, version of verl, CUDA, GPUs and engines; nothing where only verl's version is known."""
     yield from _label(job, image, rehearse=rehearse)
+    if not rehearse:
+        yield from _architecture(job, image)
     if not said.known:
         return
     stack, name = said.stack, f"stack {said.stack.name} ({said.said_by})"
@@ -42,6 +44,27 @@ def check_stack(job: Job, image: JobImage, said: JobStack, *, rehearse: bool) ->
         ability = getattr(stack.can, value)
         if not ability.able:
             yield error("image-engine", f"{wanted}={value}: {name}: {why_not(ability)}", ability.instead)
+
+
+def _architecture(job: Job, image: JobImage) -> Iterator[Finding]:
+    """The image beside the CPU of the nodes, as far as the GPU tells it."""
+    gpu, inside = find_gpu(job.cluster.gpu), image.found.architecture if image.found else "unknown"
+    if gpu is None or inside == "unknown":
+        return
+    if gpu.host is not None and inside != gpu.host:
+        yield error(
+            "image-architecture",
+            f"{image.field}: {image.path} is for {inside}, and the nodes of cluster.gpu={job.cluster.gpu} "
+            f"({gpu.name}) are {gpu.host}: nothing of it starts there",
+            f"use an image for {gpu.host}, or choose another cluster.gpu",
+        )
+    elif gpu.host is None and inside != "amd64":
+        yield warning(
+            "image-architecture",
+            f"{image.field}: {image.path} is for {inside}; cluster.gpu={job.cluster.gpu} is {gpu.name}, and most "
+            f"nodes with it are amd64 (x86_64)",
+            f"see that the nodes are {inside} (uname -m on one), or use an image for amd64",
+        )
 
 
 def _cuda(job: Job, said: JobStack, name: str) -> Iterator[Finding]:

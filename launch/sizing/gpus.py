@@ -22,12 +22,14 @@ class Gpu:
         capability: CUDA compute capability (major, minor).
         sizes: memory sizes that the product comes in, the number in the name and GiB; the assumed one first.
         memory_gib: memory of one GPU; None where the Slurm name does not say which size it is.
+        host: architecture of the CPU that it is one product with, as Go names it; None where any may be beside it.
     """
 
     name: str
     capability: tuple[int, int]
     sizes: tuple[tuple[int, float], ...]
     memory_gib: float | None = None
+    host: str | None = None
 
     @property
     def assumed_gib(self) -> float:
@@ -71,11 +73,11 @@ class Gpu:
 
 # The first pattern found in the name counts, so gh200 stands before h200 and l40s before l40.
 _KNOWN: tuple[tuple[str, Gpu], ...] = (
-    ("gb300", Gpu("GB300", (10, 3), ((288, 277.6),))),
+    ("gb300", Gpu("GB300", (10, 3), ((288, 277.6),), host="arm64")),
     ("b300", Gpu("B300", (10, 3), ((288, 268.6),))),
-    ("gb200", Gpu("GB200", (10, 0), ((186, 184.9),))),
+    ("gb200", Gpu("GB200", (10, 0), ((186, 184.9),), host="arm64")),
     ("b200", Gpu("B200", (10, 0), ((180, 179.1),))),
-    ("gh200", Gpu("GH200", (9, 0), ((96, 95.6), (144, 140.4)))),
+    ("gh200", Gpu("GH200", (9, 0), ((96, 95.6), (144, 140.4)), host="arm64")),
     ("h200", Gpu("H200", (9, 0), ((141, 140.4),))),
     ("h800", Gpu("H800", (9, 0), ((80, 79.6),))),
     ("h100", Gpu("H100", (9, 0), ((80, 79.6), (64, 63.4), (94, 93.6), (96, 95.6)))),

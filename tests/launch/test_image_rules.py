@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import sif_files
 from sif_files import write_sif
 
 from launch.checks import check_job
@@ -324,6 +325,38 @@ def test_a_render_looks_at_the_image_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("launch.image_stack.read_image", look)
     review(load_job("grpo"), tmp_path, "run.sh", engine=EngineCheck(wanted=False))
     assert looks == [tmp_path / NAME]
+
+
+ARM = b"\1\0\0\0\2\0\0\0" + b"04\0"  # of the system partition: squashfs, primary system, arm64
+
+
+@pytest.mark.parametrize(
+    ("gpu", "arm", "severity"),
+    [
+        ("gh200", False, "error"),
+        ("gb200", False, "error"),
+        ("gb300", False, "error"),
+        ("gh200", True, None),
+        ("h100", True, "warning"),  # Arm servers with it exist
+        ("h100", False, None),
+        ("none-known", True, None),
+    ],
+)
+def test_an_image_for_another_cpu_than_the_nodes_have(tmp_path: Path, gpu: str, arm: bool, severity: str | None):
+    image = write_sif(tmp_path / NAME)
+    if arm:
+        image.write_bytes(sif_files.put(bytearray(image.read_bytes()), sif_files.SYSTEM, extra=ARM))
+    told = found(tmp_path, f"cluster.gpu={gpu}")
+    assert [(finding.id, finding.severity) for finding in told] == (
+        [("image-architecture", severity)] if severity else []
+    )
+    inside = "arm64" if arm else "amd64"
+    assert all(f"{image} is for {inside}" in finding.message and gpu in finding.message for finding in told)
+
+
+def test_a_rehearsal_has_no_gpus_whose_cpu_counts(tmp_path: Path):
+    write_sif(tmp_path / "images" / "verl-cpu.sif")
+    assert found(tmp_path, "cluster.gpu=gh200", rehearse=True) == []
 
 
 @pytest.mark.parametrize(
