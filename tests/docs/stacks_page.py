@@ -11,7 +11,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "stacks.md"
 _GPUS = {
     "8.0": "A100",
     "8.9": "L40S, L4",
-    "9.0": "H100, H200, GH200",
+    "9.0": "H100, H200",
     "10.0": "B200",
     "10.3": "B300",
     "12.0": "RTX PRO 6000 Blackwell",
@@ -137,7 +137,9 @@ def page(stacks: Sequence[Stack]) -> str:
     shown = {capability for stack in gpu if stack.gpus for capability in stack.gpus.value.split()}
     known = "; ".join(f"{number} {names}" for number, names in _GPUS.items() if number in shown)
     lines += [
-        f"Compute capabilities: {known}. A GPU of a newer minor number runs older code (8.6 runs 8.0's).",
+        f"Compute capabilities: {known}. Below 9.0 a GPU of a newer minor number runs older code (8.6 runs 8.0's); "
+        "from 9.0 on it needs code of its own number. All of these images are x86_64 alone: not for GH200, GB200 and "
+        "GB300, whose CPU is Arm.",
         "",
     ]
     lines += ["For rehearsals on CPU:", ""]

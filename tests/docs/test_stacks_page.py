@@ -5,7 +5,9 @@ import re
 import pytest
 from stacks_page import _GPUS, PAGE, all_stacks, page
 
+from launch.image_stack import JobStack
 from launch.sizing.gpus import find_gpu
+from singularity.stack import load_stack
 
 
 def test_the_page_is_that_of_the_stacks():
@@ -43,3 +45,18 @@ def test_the_gpus_of_a_capability_have_it(capability: str, names: str):
         gpu = find_gpu(name.lower().replace(" ", "_"))
         assert gpu
         assert gpu.capability_text == capability
+
+
+def test_no_gpu_with_an_arm_cpu_is_offered_for_images_of_x86_64():
+    """Upstream's images are x86_64 alone."""
+    shown = [find_gpu(name) for names in _GPUS.values() for name in names.split(", ")]
+    assert [gpu.name for gpu in shown if gpu and gpu.host not in (None, "amd64")] == []
+
+
+def test_what_the_page_says_of_newer_minor_numbers_is_what_render_finds():
+    b300, a40 = find_gpu("b300"), find_gpu("a40")
+    assert b300
+    assert a40
+    said = JobStack(load_stack("verl-0.6.1"), "a test", known=True)
+    assert (said.runs_on(a40), said.runs_on(b300)) == (True, False)
+    assert "Below 9.0 a GPU of a newer minor number runs older code" in PAGE.read_text(encoding="utf-8")
