@@ -9,13 +9,13 @@ from launch.site import slurm
 from launch.site.choose import Choice, GpuNodes, gpu_nodes, open_partitions, time_limit
 from launch.site.facts import Site
 from launch.site.gres import is_mig
+from launch.site.memory import memory
 from launch.site.storage import Folder
 from launch.site.yaml_text import comment, entry, flow_list, scalar
 from launch.sizing.gpus import MIG, find_gpu, is_amd, is_type
 
 # Names of images that `launch` looks for by default.
 IMAGE, CPU_IMAGE, IMAGE_FOLDER = "verl-0.9.1.sif", "verl-cpu.sif", "images"
-_WHOLE = 8  # GPUs of a node that a job always takes whole
 _MOST_GPUS = 64  # of a node, in a job
 _GIB = 1024**3
 _SMALL_HOME = 100 * _GIB
@@ -160,45 +160,21 @@ def _gpu(nodes: GpuNodes) -> Iterator[str]:
 
 
 def _cpus_and_memory(site: Site, choice: Choice) -> Iterator[str]:
-    nodes, settings = choice.nodes, choice.partition.settings
+    nodes = choice.nodes
     if nodes.cpus and nodes.gpus:
-        most = settings.get("MaxCPUsPerNode", "")
-        cpus = min(nodes.cpus, int(most)) if most.isdigit() and int(most) else nodes.cpus
+        cpus = _cpus(choice)
         told = "all CPUs of such a node" if cpus == nodes.cpus else f"MaxCPUsPerNode; a node has {nodes.cpus}"
         yield from entry("cpus_per_node", str(cpus), f"{told}, as Slurm counts them")
-    memory, why = _memory(site, choice)
-    yield from entry("mem", memory or '"0"', why, written=memory is not None)
+    most, why = memory(
+        site.config, choice.partition.settings, mem_mb=nodes.mem_mb, gpus=nodes.gpus, cpus=_cpus(choice)
+    )
+    yield from entry("mem", most or '"0"', why, written=most is not None)
 
 
-def _memory(site: Site, choice: Choice) -> tuple[str | None, str]:
-    """The memory to ask for; None where Slurm does not hand it out."""
-    nodes, settings = choice.nodes, choice.partition.settings
-    default = _default_memory(site, settings)
-    shown = f"{nodes.mem_mb // 1024} GiB"
-    parameters = site.config.get("SelectTypeParameters", "")
-    if parameters and "MEMORY" not in parameters.upper():
-        return None, f"Slurm does not hand out memory here ({parameters}); a node has {shown}"
-    if not nodes.mem_mb or not nodes.gpus:
-        return None, "0: all memory of a node"
-    if nodes.mem_mb < 1024:
-        return None, f"Slurm counts {nodes.mem_mb} MB in a node, too little to be true (RealMemory); ask the site"
-    limit = settings.get("MaxMemPerNode", "") if settings else ""
-    if limit.isdigit() and 0 < int(limit) < 1024:
-        return None, f"Slurm allows {limit} MB on a node, too little for a job (MaxMemPerNode); ask the site"
-    if limit.isdigit() and 0 < int(limit) < nodes.mem_mb:
-        return f"{limit}M", f"MaxMemPerNode of the partition; a node has {shown}"
-    if nodes.gpus >= _WHOLE:
-        return '"0"', f"all memory of each node ({shown}), since a job has all its GPUs; without it: {default}"
-    part = max(1, nodes.mem_mb * 95 // 100 // 1024)
-    return f"{part}G", f"95 % of a node ({shown}; Slurm keeps some) for all its GPUs; without it: {default}"
-
-
-def _default_memory(site: Site, settings: dict[str, str]) -> str:
-    for place in (settings, site.config):
-        for key in ("DefMemPerNode", "DefMemPerCPU", "DefMemPerGPU"):
-            if place.get(key, "").isdigit() and int(place[key]):
-                return f"{key}={place[key]} MB"
-    return "Slurm's default"
+def _cpus(choice: Choice) -> int:
+    """Of a node, as far as a job may have them."""
+    cpus, most = choice.nodes.cpus, choice.partition.settings.get("MaxCPUsPerNode", "")
+    return min(cpus, int(most)) if most.isdigit() and int(most) else cpus
 
 
 def _time(choice: Choice) -> Iterator[str]:

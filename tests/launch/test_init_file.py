@@ -15,13 +15,14 @@ from launch.site.choose import choose
 from launch.site.cluster_yaml import cluster_yaml
 from launch.site.commands import Answer
 from launch.site.facts import Site, read_site
+from launch.site.memory import memory
 from launch.site.slurm import parse_sinfo
 from launch.site.storage import Folder, parse_mounts, target
 
 
-def written(gres: str = "gpu:h200:8", memory: int = 512000, **settings: str) -> str:
+def written(gres: str = "gpu:h200:8", **settings: str) -> str:
     """The file for a site of one partition."""
-    partitions, _ = parse_sinfo(f"gpu*|up|1:00:00|2|idle|64|{memory}|{gres}|(null)\n")
+    partitions, _ = parse_sinfo(f"gpu*|up|1:00:00|2|idle|64|512000|{gres}|(null)\n")
     partitions[0].settings = settings
     site = Site(partitions=partitions)
     return cluster_yaml(site, choose(site))
@@ -172,3 +173,30 @@ def test_a_folder_of_this_session_is_not_proposed(temporary: str, staged: str, t
     site = of_root(tmp_path, _MOUNTS.replace("tmpfs /tmp tmpfs", "/dev/c /tmp xfs"), TMPDIR=f"{temporary}/")
     assert temporary in [one.path for one in site.local]
     assert stage_dir(site) == staged
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "asked"),
+    [
+        ({}, {}, ("486G", "95 % of a node")),
+        ({"MaxMemPerCPU": "4000"}, {}, ("256000M", "MaxMemPerCPU=4000 of the cluster for 64 CPUs")),
+        ({"MaxMemPerNode": "200000"}, {"MaxMemPerNode": "UNLIMITED"}, ("200000M", "MaxMemPerNode of the cluster")),
+        ({"MaxMemPerNode": "200000"}, {"MaxMemPerNode": "300000"}, ("300000M", "MaxMemPerNode of the partition")),
+        ({"MaxMemPerNode": "200000"}, {"MaxMemPerCPU": "5000"}, ("320000M", "MaxMemPerCPU=5000 of the partition")),
+        ({"MaxMemPerCPU": "9000"}, {}, ("486G", "95 % of a node")),
+        ({"MaxMemPerCPU": "1"}, {}, (None, "too little for a job (MaxMemPerCPU=1 of the cluster for 64 CPUs)")),
+        ({"SelectTypeParameters": "CR_CPU"}, {}, (None, "does not hand out memory")),
+    ],
+)
+def test_memory_within_the_limits(
+    config: dict[str, str], settings: dict[str, str], asked: tuple[str | None, str]
+) -> None:
+    size, why = memory(config, settings, mem_mb=524288, gpus=4, cpus=64)
+    assert size == asked[0]
+    assert asked[1] in why
+    size, _ = memory(config, settings, mem_mb=524288, gpus=8, cpus=64)
+    assert size == ('"0"' if asked[0] == "486G" else asked[0])
+
+
+def test_the_limit_of_memory_is_for_the_cpus_of_the_job() -> None:
+    assert "mem: 128000M" in written(MaxMemPerCPU="4000", MaxCPUsPerNode="32")
