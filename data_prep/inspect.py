@@ -39,7 +39,7 @@ FILE is parquet as data_prep.convert writes it, or any file that it reads (JSONL
 """
 _EXAMPLES = (
     "python -m data_prep.inspect data/train.parquet",
-    "python -m data_prep.inspect data/train.parquet --rows 0 --row 17 --row 400",
+    "python -m data_prep.inspect data/train.parquet --rows 0 --row 17 --row 399",
     "python -m data_prep.inspect data/train.parquet data/test.parquet \\\n    --tokenizer models/Qwen3-4B --json",
 )
 

@@ -153,7 +153,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         notes="The command is what follows --: -m MODULE --config-name=NAME OVERRIDE...",
         examples=[
             "python -m launch.engines.verify --verl 0.9.1 -- -m verl.trainer.main_ppo \\\n"
-            "    --config-name=ppo_trainer trainer.nnodes=2"
+            "    --config-name=ppo_trainer algorithm.adv_estimator=grpo \\\n"
+            "    data.train_files=data/train.parquet data.val_files=data/test.parquet \\\n"
+            "    actor_rollout_ref.model.path=models/Qwen3-4B \\\n"
+            "    actor_rollout_ref.actor.use_dynamic_bsz=true \\\n"
+            "    actor_rollout_ref.rollout.name=vllm"
         ],
         exit_codes={0: "nothing wrong", 1: "something is wrong", 2: "usage"},
     )

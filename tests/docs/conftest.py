@@ -1,6 +1,7 @@
-"""The pages' tests use stand-ins that other folders of tests made: models."""
+"""The pages' tests use stand-ins that other folders of tests made: models, a tokenizer."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "launch"))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path += [str(TESTS / folder) for folder in ("launch", "data_prep")]
