@@ -16,11 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from singularity.command_line import CommandParser, escaped, quiet_imports, run
+from singularity.command_line import CommandParser, escaped, filled, named, quiet_imports, run
 
 if __name__ == "__main__":
     quiet_imports()
 
+from launch.checks.names import name_problem
 from launch.completion import complete_set
 from launch.config import Job, JobError, load_job
 from launch.config.load import Otherwise, otherwise
@@ -61,9 +62,10 @@ def _parser() -> CommandParser:
         exit_codes=_EXIT_CODES,
     )
     parser.add_argument("--template", choices=TEMPLATES, help="algorithm [the one that the job file names]")
-    parser.add_argument("--job", type=Path, metavar="FILE", help="job file, in YAML [the template's defaults]")
+    parser.add_argument("--job", type=named, metavar="FILE", help="job file, in YAML [the template's defaults]")
     parser.add_argument(
         "--site",
+        type=filled,
         metavar="FILE",
         help="what all jobs of a cluster have in common, written like a job file, below its values; none: no such "
         "file [cluster.yaml here, if there; none for a job.json of a run, which has its values]",
@@ -76,7 +78,9 @@ def _parser() -> CommandParser:
         help="change one field; the value is YAML: --set cluster.nodes=3, --set 'overrides=[\"a.b=1\"]'",
     )
     field.completer = complete_set  # type: ignore[attr-defined]
-    parser.add_argument("-o", "--output", metavar="FILE", help="script to write, - for stdout [run_TEMPLATE.sh]")
+    parser.add_argument(
+        "-o", "--output", type=filled, metavar="FILE", help="script to write, - for stdout [run_TEMPLATE.sh]"
+    )
     parser.add_argument("--rehearse", action="store_true", help="render the job in small, with tiny models on CPU")
     parser.add_argument("--check-only", action="store_true", help="check, write nothing")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -84,7 +88,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--force", action="store_true", help="overwrite a script that was edited by hand")
     parser.add_argument(
         "--verl-source",
-        type=Path,
+        type=named,
         metavar="DIR",
         help="git checkout or unpacked wheel of verl to compose with [an installed one, a cache, pip download]",
     )
@@ -95,6 +99,9 @@ def _parser() -> CommandParser:
 def _output_problems(output: str, *, force: bool) -> Iterator[Finding]:
     """What keeps `output` from being written, as far as it can be seen before."""
     if output == "-":
+        return
+    if wrong_name := list(name_problem("-o", Path(output).name)):
+        yield from wrong_name
         return
     if not Path(output).name.isprintable():
         yield error("output", f"-o {output!r}: a script's name holds no control characters", "use another name")
@@ -172,7 +179,9 @@ class _Report:
             "findings": [finding.__dict__ for finding in self.findings],
             "plan": plan and plan_data(plan.job, plan_layout(plan.job), plan.memory),
         }
-        return json.dumps(report, indent=2, ensure_ascii=False)
+        text = json.dumps(report, indent=2, ensure_ascii=False)
+        # Of a name that is not UTF-8, JSON's own escapes.
+        return text.encode(errors="backslashreplace").decode()
 
     def lines(self) -> Iterator[str]:
         """For people."""

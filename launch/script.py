@@ -308,7 +308,8 @@ def render_script(request: RenderRequest) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    # A name that is not UTF-8 is told by a rule, and this script is not written.
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def edited_by_hand(text: str) -> bool:

@@ -9,6 +9,7 @@ from launch.checks.files import check_binds, check_files
 from launch.checks.image import check_image
 from launch.checks.memory import check_memory
 from launch.checks.model import check_model
+from launch.checks.names import check_names
 from launch.checks.plan import check_gpus
 from launch.checks.precision import check_precision
 from launch.checks.recovery import check_recovery
@@ -46,6 +47,7 @@ def check_job(
         *check_env_file(job, project),
         *check_slurm(job, project, rehearse=rehearse),
         *check_recovery(job, project, rehearse=rehearse),
+        *check_names(job, project, rehearse=rehearse, sample_data=sample_data),
         *check_binds(job, project, rehearse=rehearse, sample_data=sample_data),
         *check_files(job, project, rehearse=rehearse, sample_data=sample_data),
         *check_reward_function(job, project),

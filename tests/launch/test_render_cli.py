@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import render
+from launch.checks.names import name_problem
 from singularity.toolkit import TOOLKIT
 
 
@@ -228,6 +229,44 @@ def test_places_that_take_no_script(rendered, output: str, told: str):
     code, _, err = rendered("--no-engine-check", "-o", output)
     assert code == 1
     assert told in err
+
+
+@pytest.mark.parametrize("form", [[], ["--rehearse"]])
+def test_a_folder_whose_name_is_not_utf8(tmp_path: Path, form: list[str]):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    words = ["--template", "grpo", "--json", *form, "--no-engine-check"]
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.render", *words],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(TOOLKIT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "name-encoding" in {finding["id"] for finding in json.loads(done.stdout)["findings"]}
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert line.startswith("error: name-encoding: the project folder: ")
+    assert line.endswith("caf\\udce9': the name is not UTF-8, and a script is; rename it")
+    assert not list(folder.iterdir())
+
+
+def test_a_script_whose_name_is_not_utf8(rendered, tmp_path: Path):
+    code, _, told = rendered("-o", os.fsdecode(b"s\xe9.sh"), "--no-engine-check")
+    assert code == 1
+    assert "error: name-encoding: -o: 's\\udce9.sh': the name is not UTF-8" in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_only_the_locale_has_no_characters_for():
+    (finding,) = name_problem("-o", "\udcc3\udca9.sh")  # é, as of the locale C
+    assert "has no characters for it" in finding.message
+    assert finding.remedy == "use a UTF-8 locale: export LC_ALL=C.UTF-8"
+
+
+@pytest.mark.parametrize("option", ["--job", "--site", "-o", "--verl-source"])
+def test_an_empty_name_is_usage(rendered, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        rendered(option, "")
+    assert "empty; is a variable of the shell not set?" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
