@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jinja2
 
+from singularity.addresses import holds_secret, masked
 from singularity.stack import STACKS, Stack
 from singularity.toolkit import IN_IMAGE, PACKAGES
 from singularity.versions import normalised
@@ -40,7 +41,6 @@ BASE_PACKAGES = "/opt/base-packages.txt"  # what the base had, as constraints fo
 SETTINGS = "/mnt"  # every Debian and Ubuntu has it, and an unprivileged build cannot make a place for a mount
 _BASE = re.compile(r"(?P<bootstrap>[a-z][a-z0-9-]*)://(?P<reference>\S(?:.*\S)?)")
 _LOCAL = ("localimage", "docker-archive", "oci-archive", "oci")
-_DIGEST = re.compile(r"@[a-z0-9]+:[0-9a-f]{32,}$")  # of an image: name:tag@sha256:...
 _KNOWN = ("docker", "library", "oras", "shub", "docker-daemon", *_LOCAL)
 
 
@@ -98,21 +98,24 @@ def split_base(base: str) -> tuple[str, str]:
         DefinitionError: it has another form, or holds a password or what a definition cannot.
     """
     found = _BASE.fullmatch(base)
+    local = found is not None and found["bootstrap"] in _LOCAL  # a path may have an @
+    shown = base if local else masked(base)
     if not found or found["bootstrap"] not in _KNOWN:
-        raise DefinitionError(f"--from {base!r}: it is BOOTSTRAP://REF, with one of {', '.join(sorted(_KNOWN))}")
+        raise DefinitionError(f"--from {shown!r}: it is BOOTSTRAP://REF, with one of {', '.join(sorted(_KNOWN))}")
     bootstrap, reference = found["bootstrap"], found["reference"]
-    if not reference.isprintable() or "{{" in reference or "}}" in reference or "#" in reference:
-        raise DefinitionError(f"--from {base!r}: a definition cannot hold '{{{{', '#' or control characters there")
-    if bootstrap not in _LOCAL and "@" in _DIGEST.sub("", reference):
-        shown = f"{bootstrap}://...@{reference.rpartition('@')[2]}"
+    if not local and holds_secret(reference):
         raise DefinitionError(
-            f"--from {shown}: a password or token would be kept in the image; set APPTAINER_DOCKER_USERNAME and"
+            f"--from {shown!r}: a password or token would be kept in the image; set APPTAINER_DOCKER_USERNAME and"
             " APPTAINER_DOCKER_PASSWORD (SINGULARITY_... for SingularityCE), or log in: apptainer remote login"
         )
-    if bootstrap in _LOCAL:
+    if not reference.isprintable() or "{{" in reference or "}}" in reference or "#" in reference:
+        raise DefinitionError(
+            f"--from {shown!r}: a definition cannot hold '{{{{', '#' or control characters there"
+        )
+    if local:
         reference = str(Path(reference).expanduser().absolute())
     elif " " in reference:
-        raise DefinitionError(f"--from {base!r}: an address holds no blanks")
+        raise DefinitionError(f"--from {shown!r}: an address holds no blanks")
     return bootstrap, reference
 
 

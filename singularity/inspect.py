@@ -14,6 +14,7 @@ if __name__ == "__main__":
     quiet_imports()
 
 from singularity import checksum
+from singularity.addresses import masked
 from singularity.agreement import differences
 from singularity.image import Image, packages_of, read_image, this_architecture
 from singularity.labels import STACK_CONTENT
@@ -192,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     path = Path(args.image)
     if wrong := _usage(args.image, path, args.record):
-        return fail(wrong, as_json=args.json, code=2, path=args.image)
+        return fail(wrong, as_json=args.json, code=2, path=_shown(args.image))
     try:
         stack = load_stack(args.stack) if args.stack else None
     except StackError as error:
@@ -218,9 +219,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if report.ok else 1
 
 
+def _is_address(name: str) -> bool:
+    return bool(re.match(r"[a-z][a-z0-9+.-]*://", name, re.IGNORECASE))
+
+
+def _shown(name: str) -> str:
+    return masked(name) if _is_address(name) else name
+
+
 def _usage(name: str, path: Path, record: bool) -> str | None:
-    if re.match(r"[a-z][a-z0-9+.-]*://", name):
-        return f"{name} is an address, not an image here; build it once: apptainer build IMAGE.sif {name}"
+    if _is_address(name):
+        shown = _shown(name)
+        return f"{shown} is an address, not an image here; build it once: apptainer build IMAGE.sif {shown}"
     if record and path.is_dir():
         return (
             f"--record: {name} is a folder, which has no checksum; make a SIF of it: apptainer build X.sif {name}"

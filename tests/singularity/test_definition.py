@@ -183,6 +183,30 @@ def test_no_password_or_token_of_a_base_is_kept(base: str) -> None:
     assert not [word for word in ("SECRETTOKEN", "p/w", "pw@") if word in str(refused.value)]
 
 
+@pytest.mark.parametrize(
+    "base",
+    [
+        "docker://bob:p#w55@reg.example/x:tag",
+        "docker://bob:pw55{{@reg.example/x:tag",
+        "docker://bob:p w55@reg.example/x:tag",
+        "http://bob:pw55@reg.example/x:tag",
+        "docker:bob:pw55@reg.example/x:tag",
+        "docker://bob:p@w55@reg.example/x\n%post",
+    ],
+)
+def test_no_message_about_a_base_tells_its_password(base: str) -> None:
+    with pytest.raises(DefinitionError, match=r"^--from .*\.\.\.@reg\.example/x") as refused:
+        split_base(base)
+    assert "bob" not in str(refused.value)
+    assert "w55" not in str(refused.value)
+
+
+def test_a_file_may_have_an_at_in_its_path() -> None:
+    assert split_base("localimage:///data/me@home/x.sif") == ("localimage", "/data/me@home/x.sif")
+    with pytest.raises(DefinitionError, match="/data/me@home/a#b"):
+        split_base("localimage:///data/me@home/a#b")
+
+
 @pytest.mark.parametrize("name", ["python:3.12", "h:5000/verl:1"])
 def test_a_digest_is_no_password(name: str) -> None:
     reference = f"{name}@sha256:{'0' * 64}"

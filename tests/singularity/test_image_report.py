@@ -188,6 +188,15 @@ def test_a_record_that_is_none_is_a_problem_until_it_is_written_again(
     assert asked(capsys, image)[0] == 0
 
 
+@pytest.mark.parametrize("scheme", ["docker", "Docker"])
+def test_an_address_is_told_without_its_password(scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"{scheme}://bob:pw55@reg.example/x:1", "--json"]) == 2
+    told = capsys.readouterr()
+    assert json.loads(told.out)["path"] == f"{scheme}://...@reg.example/x:1"
+    assert "is an address, not an image here" in told.err
+    assert "pw55" not in told.out + told.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
