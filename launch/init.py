@@ -13,7 +13,7 @@ import os
 import shlex
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from singularity.command_line import CommandParser, escaped, fail, quiet_imports, run
@@ -21,7 +21,8 @@ from singularity.command_line import CommandParser, escaped, fail, quiet_imports
 if __name__ == "__main__":
     quiet_imports()
 
-from launch.site.choose import Choice, accounts_for, choose, open_partitions
+from launch.site.access import accounts_for
+from launch.site.choose import Choice, choose, open_partitions
 from launch.site.cluster_yaml import IMAGE_FOLDER, cluster_yaml
 from launch.site.commands import ask, without_secrets
 from launch.site.facts import NoSlurmError, Site, read_site
@@ -131,13 +132,26 @@ def _questions(site: Site, choice: Choice) -> Choice:
     if module == "-":
         choice.module, choice.module_why, choice.runtime = None, "none, as you said", "auto"
     elif module and module != choice.module:
-        found = next((one for one in site.modules or [] if one.name == module), None)
+        # Without a version it is the site's default of it.
+        named = (one for one in site.modules or [] if one.name == module or one.name.startswith(f"{module}/"))
+        found = next(named, None)
         choice.module, choice.runtime = module, found.runtime if found else "auto"
         choice.module_why = "named by you" + (f"; `module avail` lists {', '.join(modules)}" if modules else "")
-    folder = asked("folder of images, which all nodes see", IMAGE_FOLDER).rstrip("/")
+    folder = _image_folder(asked)
     if folder and folder != IMAGE_FOLDER:
         choice.image_folder = folder
     return choice
+
+
+def _image_folder(asked: Callable[[str, str], str]) -> str:
+    """The folder as it is: nothing expands ~ and variables in cluster.yaml."""
+    while True:
+        answer = asked("folder of images, which all nodes see", IMAGE_FOLDER)
+        folder = os.path.expandvars(os.path.expanduser(answer)).rstrip("/")  # noqa: PTH111 ~nobody stays
+        if "$" not in folder and not folder.startswith("~"):
+            return folder
+        told = f"{folder}: there is no such variable here, or no such user; write the path itself"
+        print(escaped(told), file=sys.stderr)
 
 
 def _next(output: str) -> str:

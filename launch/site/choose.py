@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from launch.site import slurm
+from launch.site.access import account_for, closed_why, doubtful_why, qos_for, refused_why
 from launch.site.facts import Site
+from launch.site.gpu_nodes import GpuNodes, all_gpus, gpu_nodes
 from launch.site.gres import is_mig
 
 DAY = 24 * 3600
 _SHORTEST = 60  # Slurm counts minutes
 _SHORT = 3600  # a partition for no longer is for trying out
-
-
-@dataclass(frozen=True)
-class GpuNodes:
-    """The nodes of a partition that a job is meant for: those with most GPUs of one type.
-
-    Attributes:
-        kind: GPU type as Slurm names it; "" where it names none.
-        gpus: GPUs of one node; 0 for a partition without any.
-        cpus, mem_mb: of the smallest of these nodes.
-        others: other kinds of nodes of the partition: "4 nodes with 2 x a40".
-        beside: GPUs of other types in these nodes: "2 nodes have 4 x a100 too".
-    """
-
-    kind: str
-    nodes: int
-    gpus: int
-    cpus: int
-    mem_mb: int
-    features: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+_MOST_SHOWN = 6
+_NO_PREEMPTION = {"OFF", "GANG", "WITHIN", "N/A", "(null)"}
 
 
 @dataclass
 class Choice:
-    """What is written into cluster.yaml, with the reasons. None: the field is left as a comment."""
+    """What is written into cluster.yaml, with the reasons. None: the field is left as a comment.
+
+    Attributes:
+        closed: partitions that are not for the user, and why.
+        doubtful: those that may not be.
+        refused: why sbatch will refuse every job; "" where that is not known.
+    """
 
     partition: slurm.Partition
     partition_why: str
@@ -53,118 +40,66 @@ class Choice:
     runtime: str = "auto"
     image_folder: str | None = None
     closed: dict[str, str] = field(default_factory=dict)
-
-
-def closed_why(partition: slurm.Partition, site: Site) -> str | None:
-    """Why the user cannot submit to a partition; None where nothing speaks against it."""
-    if not partition.up:
-        return "it is down"
-    if partition.settings.get("RootOnly") == "YES":
-        return "it is for root only"
-    if partition.settings.get("ReqResv") == "YES":
-        return "it needs a reservation"
-    groups = partition.listed("AllowGroups")
-    if groups is not None and not set(groups) & set(site.groups):
-        return f"it is for the groups {', '.join(groups)}"
-    if site.accounts:
-        mine = {one.name for one in site.accounts}
-        allowed = partition.listed("AllowAccounts")
-        if allowed is not None and not mine & set(allowed):
-            return f"it is for the accounts {', '.join(allowed)}"
-        denied = partition.listed("DenyAccounts")
-        if denied is not None and mine <= set(denied):
-            return f"it is not for the accounts {', '.join(denied)}"
-        wanted, qos = partition.listed("AllowQos"), {name for one in site.accounts for name in one.qos}
-        if wanted is not None and qos and not qos & set(wanted):
-            return f"it is for the QOS {', '.join(wanted)}"
-    return None
-
-
-def gpu_nodes(partition: slurm.Partition) -> GpuNodes:
-    """The most frequent kind of GPU nodes of a partition; those that are down count where no other is there."""
-    nodes = [one for one in partition.nodes if one.usable] or partition.nodes
-    by_kind: Counter[tuple[bool, str]] = Counter()
-    for one in nodes:
-        for kind, count in one.gpus.items():
-            by_kind[not is_mig(kind), kind] += count * one.count
-    if not by_kind:
-        return _as_one("", 0, nodes)
-    kind = max(by_kind, key=lambda key: (key[0], by_kind[key], key[1]))[1]
-    sizes: Counter[int] = Counter()
-    for one in nodes:
-        if kind in one.gpus:
-            sizes[one.gpus[kind]] += one.count
-    gpus = max(sizes, key=lambda size: (sizes[size], size))
-    return _as_one(kind, gpus, nodes)
-
-
-def _as_one(kind: str, gpus: int, nodes: list[slurm.Nodes]) -> GpuNodes:
-    meant = [one for one in nodes if one.gpus.get(kind, 0) == gpus]
-    rest: Counter[str] = Counter()
-    beside: Counter[str] = Counter()
-    for one in nodes:
-        if one not in meant:
-            rest[_shown(one.gpus) or "no GPU"] += one.count
-        elif len(one.gpus) > 1:
-            beside[_shown({name: count for name, count in one.gpus.items() if name != kind})] += one.count
-    features = set.intersection(*(set(one.features) for one in meant)) if meant else set()
-    return GpuNodes(
-        kind,
-        sum(one.count for one in meant),
-        gpus,
-        min((one.cpus for one in meant), default=0),
-        min((one.mem_mb for one in meant), default=0),
-        tuple(sorted(features)),
-        tuple(f"{count} node{'s' * (count != 1)} with {shown}" for shown, count in rest.most_common()),
-        tuple(
-            f"{count} node{'s have' if count != 1 else ' has'} {shown} too"
-            for shown, count in beside.most_common()
-        ),
-    )
-
-
-def _shown(gpus: dict[str, int]) -> str:
-    return " + ".join(f"{count} x {name or 'GPU'}" for name, count in gpus.items())
-
-
-def all_gpus(nodes: GpuNodes) -> int:
-    """GPUs of all these nodes."""
-    return nodes.gpus * nodes.nodes
+    doubtful: dict[str, str] = field(default_factory=dict)
+    refused: str = ""
 
 
 def choose(site: Site, named: str | None = None) -> Choice:
     """The guess for a site, for the partition `named` or the one that fits best.
 
     That is the default one if it has GPUs, else the one with most GPUs of one type that is up and open to the
-    user; those with slices of GPUs (MIG) only, hidden ones and those for an hour or less come last.
+    user; those that may be closed, with slices of GPUs (MIG) only, hidden ones, those for an hour or less and
+    those whose jobs are preempted come last.
 
     Raises:
         KeyError: there is no partition `named`.
     """
     closed = {one.name: why for one in site.partitions if (why := closed_why(one, site))}
+    doubtful = {
+        one.name: why
+        for one in site.partitions
+        if one.name not in closed and (why := doubtful_why(one, site)) is not None
+    }
     if named is not None:
         by_name = {one.name: one for one in reversed(site.partitions)}
         partition, why = by_name[named], "named by you"
         if named in closed:
             why += f"; but {closed[named]}"
     else:
-        partition, why = _best(site, closed)
-    choice = Choice(partition, why, gpu_nodes(partition), closed=closed)
-    choice.account, choice.account_why = _account(site, partition)
-    choice.qos, choice.qos_why = _qos(site, partition, choice.account)
+        partition, why = _best(site, closed, doubtful)
+    if partition.name in doubtful:
+        why += f"; it may be closed to you: {doubtful[partition.name]}"
+    nodes = gpu_nodes(partition)
+    if nodes.down:
+        why += f"; {nodes.down}"
+    choice = Choice(partition, why, nodes, closed=closed, doubtful=doubtful, refused=refused_why(site))
+    choice.account, choice.account_why = account_for(site, partition)
+    choice.qos, choice.qos_why = qos_for(site, partition, choice.account)
     choice.module, choice.module_why, choice.runtime = _module(site)
     return choice
 
 
-def _best(site: Site, closed: dict[str, str]) -> tuple[slurm.Partition, str]:
-    default = next((one for one in site.partitions if one.default), None)
+def _drawbacks(
+    one: slurm.Partition, site: Site, closed: dict[str, str], doubtful: dict[str, str]
+) -> Iterator[tuple[bool, str]]:
+    """Whether a partition has each of the drawbacks, the worst first."""
+    limit, first = slurm.seconds(one.limit), one.default and one.name not in closed
+    yield one.name in closed, closed.get(one.name, "")
+    yield one.name in doubtful, "it may be closed to you"
+    yield one.settings.get("Hidden") == "YES" and not first, "it is hidden"
+    yield is_mig(gpu_nodes(one).kind), "slices of GPUs (MIG)"
+    yield not first, "it is not the default one"
+    yield limit is not None and limit <= _SHORT, f"for {one.limit}"  # the default one's limit does not count
+    yield preempted(one, site), "its jobs may be preempted"
 
-    def rank(one: slurm.Partition) -> tuple[bool, bool, bool, bool, bool, int]:
-        limit, nodes = slurm.seconds(one.limit), gpu_nodes(one)
-        first = one is default and one.name not in closed  # whatever its limit
-        shown, whole = one.settings.get("Hidden") != "YES", not is_mig(nodes.kind)
-        long = limit is None or limit > _SHORT
-        return one.name not in closed, shown or first, whole, first, long, all_gpus(nodes)
+
+def _best(site: Site, closed: dict[str, str], doubtful: dict[str, str]) -> tuple[slurm.Partition, str]:
+    default = next((one for one in site.partitions if one.default), None)
+    flaws = {one.name: [*_drawbacks(one, site, closed, doubtful)] for one in site.partitions}
+
+    def rank(one: slurm.Partition) -> tuple[list[bool], int, bool]:
+        nodes = gpu_nodes(one)
+        return [not has for has, _ in flaws[one.name]], all_gpus(nodes), not nodes.down
 
     having = [one for one in site.partitions if gpu_nodes(one).gpus]
     if not having:
@@ -177,60 +112,37 @@ def _best(site: Site, closed: dict[str, str]) -> tuple[slurm.Partition, str]:
         return best, "the default partition, and it has GPUs"
     if best.name in closed:
         return best, f"it has most GPUs of one type, but {closed[best.name]}"
-    return best, "of those open to you it has most GPUs of one type" + (
-        f"; the default one, {default.name}, has {_lacks(default, closed)}" if default is not None else ""
+    why = "of those open to you it has most GPUs of one type"
+    most = all_gpus(gpu_nodes(best))
+    larger = [
+        f"{one.name} ({_worse(flaws[one.name], flaws[best.name])})"
+        for one in having
+        if one.name not in closed and all_gpus(gpu_nodes(one)) > most
+    ]
+    if larger:
+        why += f", apart from {', '.join(larger[:_MOST_SHOWN])}"
+    return best, why + (
+        f"; the default one, {default.name}, {_lacks(default, closed, doubtful)}" if default else ""
     )
 
 
-def _lacks(partition: slurm.Partition, closed: dict[str, str]) -> str:
-    usable = partition.name not in closed and gpu_nodes(partition).gpus
-    return "slices of GPUs (MIG) only" if usable else "none that you can use"
+def _worse(flaws: list[tuple[bool, str]], than: list[tuple[bool, str]]) -> str:
+    """The first drawback that only one of two partitions has."""
+    pairs = zip(flaws, than)  # noqa: B905 (Python 3.10)
+    return next((why for (has, why), (also, _) in pairs if has and not also), "")
 
 
-def _usable_accounts(site: Site, partition: slurm.Partition) -> list[slurm.Account]:
-    allowed, denied = partition.listed("AllowAccounts"), partition.listed("DenyAccounts") or []
-    return [
-        one
-        for one in site.accounts or []
-        if one.partition in ("", partition.name)
-        and (allowed is None or one.name in allowed)
-        and one.name not in denied
-    ]
+def _lacks(default: slurm.Partition, closed: dict[str, str], doubtful: dict[str, str]) -> str:
+    if default.name in closed or not gpu_nodes(default).gpus:
+        return "has none that you can use"
+    return "may be closed to you" if default.name in doubtful else "has slices of GPUs (MIG) only"
 
 
-def accounts_for(site: Site, partition: slurm.Partition) -> list[str]:
-    """Accounts that can be named for a partition."""
-    return list(dict.fromkeys(one.name for one in _usable_accounts(site, partition)))
-
-
-def _account(site: Site, partition: slurm.Partition) -> tuple[str | None, str]:
-    if site.accounts is None:
-        return None, "Slurm's accounting did not say which accounts you have"
-    usable = accounts_for(site, partition)
-    if not usable:
-        return None, "Slurm's accounting knows no account of yours for this partition"
-    if site.default_account in usable:
-        rest = [name for name in usable if name != site.default_account]
-        return site.default_account, "your default account" + (f"; others: {', '.join(rest)}" if rest else "")
-    if len(usable) == 1:
-        return usable[0], "your only account for this partition"
-    return usable[0], f"the first of your accounts for this partition; others: {', '.join(usable[1:])}"
-
-
-def _qos(site: Site, partition: slurm.Partition, account: str | None) -> tuple[str | None, str]:
-    mine = [one for one in _usable_accounts(site, partition) if one.name == account]
-    qos = list(dict.fromkeys(name for one in mine for name in one.qos))
-    wanted = partition.listed("AllowQos")
-    fitting = [name for name in qos if wanted is None or name in wanted]
-    default = next((one.default_qos for one in mine if one.default_qos), "")
-    if wanted is not None and fitting and default not in wanted:
-        return fitting[0], f"the partition takes only {', '.join(wanted)}"
-    if fitting:
-        return (
-            None,
-            f"Slurm takes your default by itself{f', {default}' if default else ''}; yours: {', '.join(fitting)}",
-        )
-    return None, "Slurm takes your default by itself"
+def preempted(partition: slurm.Partition, site: Site) -> bool:
+    """Whether jobs of a partition may be ended or stopped for others."""
+    if site.config.get("PreemptType") == "preempt/none":
+        return False
+    return not set(partition.settings.get("PreemptMode", "OFF").split(",")) <= _NO_PREEMPTION
 
 
 def _module(site: Site) -> tuple[str | None, str, str]:
@@ -269,5 +181,8 @@ def time_limit(partition: slurm.Partition) -> tuple[str | None, str]:
 
 
 def open_partitions(site: Site, choice: Choice) -> Iterator[slurm.Partition]:
-    """Partitions that the user may choose."""
-    yield from (one for one in site.partitions if one.name not in choice.closed)
+    """Partitions that the user may choose; those that may be closed come last."""
+    yield from sorted(
+        (one for one in site.partitions if one.name not in choice.closed),
+        key=lambda one: one.name in choice.doubtful,
+    )

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from launch.site import slurm
-from launch.site.choose import Choice, GpuNodes, gpu_nodes, open_partitions, time_limit
+from launch.site.choose import Choice, open_partitions, time_limit
 from launch.site.facts import Site
+from launch.site.gpu_nodes import GpuNodes, gpu_nodes
 from launch.site.gres import is_mig
 from launch.site.memory import memory
 from launch.site.storage import Folder
@@ -33,6 +34,7 @@ def cluster_yaml(site: Site, choice: Choice) -> str:
     lines = [
         *comment(_HEAD, 0),
         *_about(site),
+        *(comment(choice.refused, 0) if choice.refused else []),
         "",
         "cluster:",
         *_partition(site, choice),
@@ -88,6 +90,9 @@ def _partition(site: Site, choice: Choice) -> Iterator[str]:
     ]
     if closed:
         yield from comment(f"not for you: {'; '.join(closed)}", 2)
+    doubtful = [f"{name}: {why}" for name, why in choice.doubtful.items() if name != choice.partition.name]
+    if doubtful:
+        yield from comment(f"may be closed to you: {'; '.join(doubtful[:_MOST_SHOWN])}", 2)
     if choice.partition.settings.get("PreemptMode", "OFF") not in ("OFF", "GANG", "WITHIN"):
         told_mode = choice.partition.settings["PreemptMode"]
         yield from comment(f"jobs of this partition may be preempted (PreemptMode={told_mode})", 2)
@@ -102,7 +107,7 @@ def _partition(site: Site, choice: Choice) -> Iterator[str]:
 def _shown(partition: slurm.Partition) -> str:
     nodes = gpu_nodes(partition)
     gpus = f"{nodes.nodes} x {nodes.gpus} {nodes.kind or 'GPUs'}" if nodes.gpus else "no GPUs"
-    return ", ".join([gpus, *nodes.beside, partition.limit])
+    return ", ".join([gpus, *nodes.beside, *([nodes.down] if nodes.down else []), partition.limit])
 
 
 def _account(choice: Choice) -> Iterator[str]:

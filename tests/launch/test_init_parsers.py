@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from launch.config.slurm_types import _TIME
 from launch.config.yaml_text import parse_yaml
-from launch.site.choose import gpu_nodes, time_limit
+from launch.site.choose import time_limit
 from launch.site.commands import ask, without_secrets
+from launch.site.gpu_nodes import gpu_nodes
 from launch.site.gres import is_mig, parse_gres
 from launch.site.modules import parse_modules
 from launch.site.network import read_network

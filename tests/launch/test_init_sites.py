@@ -75,7 +75,8 @@ def test_with_gpus_of_several_kinds(tmp_path: Path) -> None:
     cluster = done.data["cluster"]
     # There are more slices of GPUs, in the partition mig.
     assert (cluster["partition"], cluster["gpu"], cluster["gpus_per_node"]) == ("gpu", "rtx6000", 4)
-    assert "MIG" not in done.text
+    assert "apart from mig (slices of GPUs (MIG)), untyped (for 30:00)" in done.flat
+    assert "a slice of a GPU" not in done.flat
     assert "mem" not in cluster
     assert "does not hand out memory here (CR_CPU)" in done.text
     # As it can be typed again.
