@@ -203,7 +203,7 @@ def _network(site: Site) -> Iterator[str]:
     told = (
         f"this node has {', '.join(names[:_MOST_SHOWN])}; compute nodes may have others"
         if names
-        else "none seen here"
+        else "none of the usual names seen here"
     )
     if devices:
         told += f"; InfiniBand or RoCE devices here: {', '.join(devices[:_MOST_SHOWN])}"

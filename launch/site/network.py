@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Fast ones first, by their usual names: IPoIB, Slingshot, Omni-Path, bonds, Ethernet.
-_KINDS = (r"ib\w*", r"hsn\d\w*", r"opa?\d\w*", r"bond\w*", r"en\w+|eth\d\w*")
+_KINDS = (r"ib\w*", r"hsn\d\w*", r"opa?\d\w*", r"(bond|team)\w*(\.\d+)?", r"en\w+|(eth|em|p\d+p)\d\w*")
 _MOST = 64
 
 

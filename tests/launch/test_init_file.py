@@ -200,3 +200,7 @@ def test_memory_within_the_limits(
 
 def test_the_limit_of_memory_is_for_the_cpus_of_the_job() -> None:
     assert "mem: 128000M" in written(MaxMemPerCPU="4000", MaxCPUsPerNode="32")
+
+
+def test_interfaces_of_other_names_are_not_denied() -> None:
+    assert "none of the usual names seen here" in flat(written())

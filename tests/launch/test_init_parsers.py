@@ -206,13 +206,19 @@ def test_interfaces_of_this_machine(tmp_path: Path) -> None:
         "ib1": "down",
         "hsn0": "up",
         "docker0": "up",
+        "p1p1": "up",
+        "bond0.100": "up",
+        "team0": "up",
     }.items():
         folder = tmp_path / "class/net" / name
         folder.mkdir(parents=True)
         (folder / "operstate").write_text(f"{state}\n")
     (tmp_path / "class/infiniband/mlx5_0").mkdir(parents=True)
     network = read_network(tmp_path)
-    assert (network.interfaces, network.infiniband) == (("ib0", "hsn0", "eno1"), ("mlx5_0",))
+    assert (network.interfaces, network.infiniband) == (
+        ("ib0", "hsn0", "bond0.100", "team0", "eno1", "p1p1"),
+        ("mlx5_0",),
+    )
     assert read_network(tmp_path / "nothing").interfaces == ()
 
 
