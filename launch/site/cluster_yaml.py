@@ -232,7 +232,7 @@ def _written_container(site: Site, choice: Choice) -> Iterator[str]:
         yield from entry(
             "image", f"{IMAGE_FOLDER}/{IMAGE}", f"the default, below the project{seen}", written=False
         )
-    told = "the module's program" if choice.module else "apptainer if it is there, else singularity"
+    told = "apptainer if it is there, else singularity" if choice.runtime == "auto" else "the module's program"
     yield from entry("runtime", choice.runtime, told, written=choice.runtime != "auto")
     yield from _scratch(site)
     yield from _proxies(site)

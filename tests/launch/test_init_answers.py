@@ -62,6 +62,41 @@ def test_an_answer_that_cannot_be_written_is_asked_again(answer: bytes, tmp_path
 
 
 @pytest.mark.parametrize(
+    ("answers", "folder"),
+    [
+        ([b"~/img/\n"], "HOME/img"),
+        ([b"$HOME/img\n"], "HOME/img"),
+        ([b"${NOWHERE}/img\n", b"/data\n"], "/data"),
+        ([b"~no.such.user/img\n", b"\x04"], None),
+    ],
+)
+def test_the_folder_of_images_is_written_as_it_is(
+    answers: list[bytes], folder: str | None, tmp_path: Path
+) -> None:
+    done = on_terminal(tmp_path, "lmod-a100", [b"\n"] * 3 + answers)
+    assert done.code == 0, done.err
+    assert ("write the path itself" in done.err) is (len(answers) > 1)
+    image = folder and f"{folder.replace('HOME', str(tmp_path))}/verl-0.9.1.sif"
+    assert (done.data.get("container") or {}).get("image") == image
+
+
+@pytest.mark.parametrize(
+    ("module", "runtime", "told"),
+    [
+        (b"apptainer\n", "apptainer", "the module's program"),
+        (b"of/our/own\n", None, "apptainer if it is there, else singularity"),
+    ],
+)
+def test_the_program_of_a_module_that_is_named(
+    module: bytes, runtime: str | None, told: str, tmp_path: Path
+) -> None:
+    done = on_terminal(tmp_path, "lmod-a100", [b"\n", b"\n", module, b"\n"])
+    assert done.data["cluster"]["modules"] == [module.decode().strip()]
+    assert (done.data.get("container") or {}).get("runtime") == runtime
+    assert f"runtime: {runtime or 'auto'}  # {told}\n" in done.text
+
+
+@pytest.mark.parametrize(
     ("output", "site"),
     [("none", "./none"), ("./none", "./none"), ("my site's.yaml", "my site's.yaml"), ("-x.yaml", "./-x.yaml")],
 )
