@@ -1,8 +1,10 @@
-"""Whether the packages of an image are those of a stack. Pure."""
+"""Whether the packages of an image are those of a stack, and whether the image tells them. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from singularity.image import Image
+from singularity.labels import STACK_CONTENT
 from singularity.stack import Stack
 from singularity.versions import agrees, normalised
 
@@ -30,3 +32,22 @@ def differences(stack: Stack, packages: Mapping[str, str]) -> list[Difference]:
         for name, wanted in sorted(stack.pins.items())
         if name not in have or not agrees(wanted, have[name])
     ]
+
+
+def tells_every_package(image: Image) -> bool:
+    """Whether a package that the image does not tell of is not in it.
+
+    A sandbox is looked into. Of a file only the labels of singularity.build are complete; those of another build
+    may name some packages.
+    """
+    whole = image.kind == "sandbox" or (STACK_CONTENT in image.labels and not inherits_labels(image))
+    return whole and bool(image.packages)
+
+
+def inherits_labels(image: Image) -> bool:
+    """Whether the labels of singularity.build are those of the image that this one was built on.
+
+    The container programs keep the labels of a base, and not its definition, which names the stack's content.
+    """
+    content, definition = image.labels.get(STACK_CONTENT), image.sif.definition if image.sif else None
+    return content is not None and definition is not None and f"# Stack {content}." not in definition

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 from singularity import checksum
 from singularity.addresses import masked
-from singularity.agreement import differences
+from singularity.agreement import differences, inherits_labels, tells_every_package
 from singularity.image import Image, packages_of, read_image, this_architecture
 from singularity.labels import STACK_CONTENT
 from singularity.probe import ProbeError, ask, container_program
@@ -104,11 +104,14 @@ def _stack_of(report: Report, image: Image) -> Stack | None:
 
 def _packages(report: Report, image: Image, stack: Stack | None, ask_inside: bool, timeout_s: float) -> None:
     told = packages_of(image.labels)
-    # Labels of another build tell some packages at best: what they do not tell is not missing.
-    if image.kind == "sandbox" or STACK_CONTENT in image.labels:
-        report.packages = image.packages
-    if report.packages:
-        report.packages_from = "labels" if image.packages == told else "folders"
+    if tells_every_package(image):
+        report.packages, report.packages_from = image.packages, "labels" if image.packages == told else "folders"
+    if inherits_labels(image):
+        told = {}
+        report.notes.append(
+            "its definition is not the one of singularity.build: its labels are those of the image that it was made "
+            "from, and may not hold"
+        )
     program = container_program()
     if not ask_inside and (report.packages or stack is None or program is None):
         return
@@ -138,9 +141,10 @@ def _compare(report: Report, image: Image, stack: Stack) -> None:
     if report.packages_from is not None:
         report.differences, report.compared = differences(stack, report.packages), True
     elif not report.problems:
+        why = "are those of another image" if inherits_labels(image) else "do not tell its packages"
         report.problems.append(
-            f"it cannot be compared with the stack {stack.name}: its labels do not tell its packages, and no "
-            f"apptainer or singularity is in PATH to ask it; load its module first"
+            f"it cannot be compared with the stack {stack.name}: its labels {why}, and no apptainer or singularity is "
+            f"in PATH to ask it; load its module first"
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from singularity.agreement import Difference
+from singularity.agreement import Difference, inherits_labels
 from singularity.command_line import escaped
 from singularity.image import Image, this_architecture
 from singularity.labels import BUILT, STACK_CONTENT, VERSION
@@ -133,7 +133,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     own = _same(image.toolkit, report.toolkit, "this toolkit's files")
     version = image.labels.get(VERSION, "of no version")
     yield "toolkit", f"{version} inside{own}" if image.toolkit else "none inside: a job binds this one"
-    yield "packages", _packages(report)
+    yield "packages", _packages(report, image)
     yield from _labels(image)
     yield "integrity", _integrity(report, image)
     if image.sif and image.sif.signatures:
@@ -158,9 +158,10 @@ def _same(inside: str | None, here: str | None, agrees: str) -> str:
     return f", {agrees} ({inside})" if inside == here else f", not {agrees} ({inside}; here {here})"
 
 
-def _packages(report: Report) -> str:
+def _packages(report: Report, image: Image) -> str:
     if report.packages_from is None:
-        return "its labels tell none; --run asks the image itself"
+        known = "its labels are another image's" if inherits_labels(image) else "its labels do not tell all of them"
+        return f"not known, {known}; --run asks the image itself"
     where = {"labels": "told by its labels", "folders": "in its folders", "inside": "asked inside"}
     python = f", Python {report.python}" if report.python else ""
     return f"{len(report.packages)} {where[report.packages_from]}{python}"

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from singularity.labels import STACK_CONTENT
+
 REAL = Path(__file__).resolve().parent / "singularity" / "images" / "tiny-signed.sif"
 TABLE, DESCRIPTOR = 4096, 585
 COUNT_AT, TABLE_AT, ROOM_AT = 88, 96, 104  # in the header: descriptors in all, where, bytes
@@ -36,9 +38,12 @@ def real() -> bytearray:
     return bytearray(REAL.read_bytes())
 
 
-def with_labels(labels: Mapping[str, str]) -> bytearray:
-    """The real one with other labels."""
-    text = json.dumps({"data": {"attributes": {"labels": dict(labels)}}, "type": "container"}).encode()
+def with_labels(labels: Mapping[str, str], definition: str | None = None) -> bytearray:
+    """The real one with other labels, and a definition; None: what that of a stack says of its content."""
+    if definition is None:
+        definition = f"%post\n    # Stack {labels.get(STACK_CONTENT)}.\n"
+    attributes = {"labels": dict(labels), "deffile": definition}
+    text = json.dumps({"data": {"attributes": attributes}, "type": "container"}).encode()
     content = real()
     put(content, METADATA, offset=len(content), size=len(text))
     return content + text

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from launch.config import Job
 from launch.finding import Finding, error, warning
 from launch.image_stack import JobImage, JobStack, begins_as_sif
-from singularity.agreement import differences
+from singularity.agreement import differences, inherits_labels, tells_every_package
 from singularity.checksum import sidecar, verify
-from singularity.labels import PACKAGE
 from singularity.progress import progress_bar
 from singularity.sif import ImageDamaged
 from singularity.toolkit import content_hash
@@ -58,12 +57,13 @@ def _damaged(image: JobImage, damaged: ImageDamaged) -> Finding:
 
 
 def _packages(image: JobImage, said: JobStack) -> Iterator[Finding]:
-    """An image of singularity.build names every package in its labels; one without is compared in the job,
-    before Ray starts."""
+    """An image of singularity.build names every package in its labels; one without, or with the labels of the image
+    that it was made from, is compared in the job, before Ray starts."""
     found = image.found
-    told = found.packages if found else {}
-    complete = found is not None and any(name.startswith(PACKAGE) for name in found.labels)
-    others = [one for one in differences(said.stack, told) if complete or one.found is not None]
+    if found is None or inherits_labels(found):
+        return
+    complete = tells_every_package(found)
+    others = [one for one in differences(said.stack, found.packages) if complete or one.found is not None]
     if others:
         shown = "; ".join(map(str, others[:_SHOWN])) + (f"; {len(others)} in all" if len(others) > _SHOWN else "")
         yield error(

@@ -225,9 +225,11 @@ def test_an_engine_that_the_stack_lacks(tmp_path: Path):
     assert found(tmp_path, *given[:2]) == []
 
 
-def with_packages(project: Path, packages: dict[str, str]) -> None:
+def with_packages(project: Path, packages: dict[str, str], definition: str | None = None, **more: str) -> None:
     labels = {f"launcher.package.{name}": version for name, version in packages.items()}
-    write_sif(project / "images" / "verl-cpu.sif", {"launcher.stack": "cpu", **labels})
+    labels |= more or {"launcher.stack.content": load_stack("cpu").content}
+    image = write_sif(project / "images" / "verl-cpu.sif")
+    image.write_bytes(sif_files.with_labels({"launcher.stack": "cpu", **labels}, definition))
 
 
 def test_packages_of_the_labels_are_those_of_the_stack(tmp_path: Path):
@@ -249,6 +251,19 @@ def test_a_package_that_the_labels_lack_is_missing(tmp_path: Path):
     message = only(tmp_path, rehearse=True).message
     assert message.count("is missing") == 5
     assert message.endswith(f"; {len(wanted) - 1} in all")
+
+
+def test_what_the_labels_of_another_build_lack_is_not_missing(tmp_path: Path):
+    """As singularity.inspect says: only those of singularity.build are complete."""
+    with_packages(tmp_path, {"ray": load_stack("cpu").pins["ray"]}, note="by hand")
+    assert found(tmp_path, rehearse=True) == []
+    with_packages(tmp_path, {"ray": "0.1"}, note="by hand")
+    assert "says: ray 0.1, the stack has" in only(tmp_path, rehearse=True).message
+
+
+def test_labels_of_the_image_that_it_was_made_from_say_nothing(tmp_path: Path):
+    with_packages(tmp_path, {**load_stack("cpu").pins, "ray": "0.1"}, "Bootstrap: localimage\nFrom: cpu.sif\n")
+    assert found(tmp_path, rehearse=True) == []
 
 
 @pytest.mark.parametrize(("label", "severity"), [("verl-0.9.1", "warning"), ("cpu", None)])

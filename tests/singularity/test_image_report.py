@@ -319,6 +319,27 @@ def test_labels_of_another_build_are_not_the_whole_image(
     assert data["problems"][0].startswith("its label says ray 0.1, inside is ")
 
 
+def test_labels_of_the_image_that_it_was_made_from_are_not_its_own(
+    tmp_path: Path, program: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.sif"
+    derived = "Bootstrap: localimage\nFrom: cpu.sif\n%post\n    pip install transformers==5.0.0\n"
+    file.write_bytes(sif_files.with_labels(LABELS, derived))
+    code, data = asked(capsys, file)
+    assert (code, data["packages_from"], data["stack"]["compared_with"]) == (1, None, None)
+    assert "its labels are those of another image, and no apptainer" in data["problems"][0]
+    main([str(file)])
+    assert "packages     not known, its labels are another image's; --run" in capsys.readouterr().out
+    program(answering({**STACK.pins, "transformers": "5.0.0"}))
+    code, data = asked(capsys, file)
+    assert (code, data["packages_from"], data["problems"]) == (1, "inside", [])
+    assert [one["package"] for one in data["differences"]] == ["transformers"]
+    program(answering({**STACK.pins, "another": "1"}))
+    code, data = asked(capsys, file)
+    assert code == 0
+    assert "its labels are those of the image that it was made from" in data["notes"][0]
+
+
 def test_many_differences_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = {name: value for name, value in LABELS.items() if not name.startswith("launcher.package.")}
     (tmp_path / "x.sif").write_bytes(sif_files.with_labels({**kept, "launcher.package.verl": STACK.verl}))
