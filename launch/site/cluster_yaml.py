@@ -10,6 +10,7 @@ from launch.site.choose import Choice, open_partitions, time_limit
 from launch.site.facts import Site
 from launch.site.gpu_nodes import GpuNodes, gpu_nodes
 from launch.site.gres import is_mig
+from launch.site.limits import demands, socket_limit
 from launch.site.memory import memory
 from launch.site.storage import Folder
 from launch.site.yaml_text import comment, entry, flow_list, scalar
@@ -102,6 +103,8 @@ def _partition(site: Site, choice: Choice) -> Iterator[str]:
     yield from comment(
         f"nodes: a job says how many; there {'is' if nodes == 1 else 'are'} {nodes} of this kind{limit}", 2
     )
+    for demand in demands(choice.partition, choice.nodes):
+        yield from comment(demand, 2)
 
 
 def _shown(partition: slurm.Partition) -> str:
@@ -169,7 +172,9 @@ def _cpus_and_memory(site: Site, choice: Choice) -> Iterator[str]:
     if nodes.cpus and nodes.gpus:
         cpus = _cpus(choice)
         told = "all CPUs of such a node" if cpus == nodes.cpus else f"MaxCPUsPerNode; a node has {nodes.cpus}"
-        yield from entry("cpus_per_node", str(cpus), f"{told}, as Slurm counts them")
+        socket = socket_limit(choice.partition, nodes)
+        why = socket or f"{told}, as Slurm counts them"
+        yield from entry("cpus_per_node", str(cpus), why, written=not socket)
     most, why = memory(
         site.config, choice.partition.settings, mem_mb=nodes.mem_mb, gpus=nodes.gpus, cpus=_cpus(choice)
     )

@@ -190,3 +190,28 @@ def test_accounts_for_other_partitions_only() -> None:
     lines = "cpu*|up|1:00:00|1|idle|8|9000||\ngpu|up|1:00:00|1|idle|8|9000|gpu:a100:8|\n"
     site = _site(lines, accounts="a|cpu|normal|", config="AccountingStorageEnforce = associations\n")
     assert choose(site).closed == {"gpu": "Slurm's accounting has no account of yours for it"}
+
+
+_SIX = "p*|up|1:00:00|6|idle|64|512000|gpu:a100:8|\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("MinNodes=8", "a job must have 8 nodes or more (MinNodes), and there are 6 of this kind"),
+        ("MinNodes=2", "a job must have 2 nodes or more (MinNodes)"),
+        ("OverSubscribe=EXCLUSIVE", "a job gets whole nodes"),
+        ("AllocNodes=login[1-2],x", "jobs can be submitted from login[1-2],x only (AllocNodes)"),
+        ("MaxCPUsPerSocket=16", "MaxCPUsPerSocket: 16 for each socket of a node"),
+    ],
+)
+def test_demands_of_a_partition_are_told(settings: str, told: str) -> None:
+    site = _site(_SIX, f"PartitionName=p {settings}\n")
+    assert told in _text(site)
+    written = any(line.startswith("  cpus_per_node:") for line in cluster_yaml(site, choose(site)).splitlines())
+    assert written == ("Socket" not in settings)
+
+
+def test_what_does_not_limit_is_not_told() -> None:
+    settings = "MinNodes=0 OverSubscribe=NO AllocNodes=ALL MaxCPUsPerSocket=64"
+    assert _text(_site(_SIX, f"PartitionName=p {settings}\n")) == _text(_site(_GPU, "PartitionName=p A=b\n"))
