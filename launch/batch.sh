@@ -161,7 +161,10 @@ end_before_srun() { # the job is cancelled while the image is compared or copied
 
 load_modules() { # MODULE...
   local init module
-  for init in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash; do
+  # A submitting shell other than bash exports no function, but tells where its modules come from.
+  for init in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh \
+    "${MODULESHOME:+$MODULESHOME/init/bash}" "${LMOD_PKG:+$LMOD_PKG/init/bash}" \
+    /usr/share/lmod/lmod/init/bash /usr/share/Modules/init/bash /usr/share/modules/init/bash; do
     # shellcheck disable=SC1090
     type module >/dev/null 2>&1 || { [[ -r $init ]] && set +u && source "$init" && set -u; } || true
   done

@@ -360,11 +360,24 @@ def test_b15_modules_in_a_shell_that_is_no_login_shell(tmp_path: Path, module: s
 def test_b15_no_module_command_is_named(tmp_path: Path):
     text = rendered(tmp_path, "cluster.modules=[x]")
     script = tmp_path / "run.sh"
-    inits = "/etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash"
-    script.write_text(with_batch(text, inits, "/nonexistent"))
-    done = Node(tmp_path / "node").sbatch(script)
+    script.write_text(with_batch(text, "/etc/profile.d/modules.sh ", "/nonexistent "))
+    done = Node(tmp_path / "node").sbatch(script, {"MODULESHOME": str(tmp_path)})
     assert done.code == 20
     assert "no 'module' command" in done.err
+
+
+@pytest.mark.parametrize("variable", ["MODULESHOME", "LMOD_PKG"])
+def test_modules_where_the_submitting_shell_has_them(tmp_path: Path, variable: str):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "verl-cpu.sif").touch()
+    init = tmp_path / "modules" / "init" / "bash"
+    init.parent.mkdir(parents=True)
+    init.write_text(MODULE_INIT)
+    script = tmp_path / "run.sh"
+    script.write_text(rendered(tmp_path, "cluster.modules=[x]"))
+    done = Node(tmp_path / "node").sbatch(script, {variable: str(tmp_path / "modules")})
+    assert done.code == 0, done.err
+    assert (tmp_path / "node" / "modules").read_text() == "module load x\n"
 
 
 def test_a25_a36_nothing_in_the_script_touches_another_job():
