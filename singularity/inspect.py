@@ -109,8 +109,8 @@ def _packages(report: Report, image: Image, stack: Stack | None, ask_inside: boo
     if inherits_labels(image):
         told = {}
         report.notes.append(
-            "its definition is not the one of singularity.build: its labels are those of the image that it was made "
-            "from, and may not hold"
+            "its definition is not the one of singularity.build: its labels are those of the image that it was "
+            "made from, and may not hold"
         )
     program = container_program()
     if not ask_inside and (report.packages or stack is None or program is None):
@@ -143,8 +143,8 @@ def _compare(report: Report, image: Image, stack: Stack) -> None:
     elif not report.problems:
         why = "are those of another image" if inherits_labels(image) else "do not tell its packages"
         report.problems.append(
-            f"it cannot be compared with the stack {stack.name}: its labels {why}, and no apptainer or singularity is "
-            f"in PATH to ask it; load its module first"
+            f"it cannot be compared with the stack {stack.name}: its labels {why}, and no apptainer or "
+            f"singularity is in PATH to ask it; load its module first"
         )
 
 

@@ -160,7 +160,9 @@ def _same(inside: str | None, here: str | None, agrees: str) -> str:
 
 def _packages(report: Report, image: Image) -> str:
     if report.packages_from is None:
-        known = "its labels are another image's" if inherits_labels(image) else "its labels do not tell all of them"
+        known = (
+            "its labels are another image's" if inherits_labels(image) else "its labels do not tell all of them"
+        )
         return f"not known, {known}; --run asks the image itself"
     where = {"labels": "told by its labels", "folders": "in its folders", "inside": "asked inside"}
     python = f", Python {report.python}" if report.python else ""

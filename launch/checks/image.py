@@ -57,8 +57,8 @@ def _damaged(image: JobImage, damaged: ImageDamaged) -> Finding:
 
 
 def _packages(image: JobImage, said: JobStack) -> Iterator[Finding]:
-    """An image of singularity.build names every package in its labels; one without, or with the labels of the image
-    that it was made from, is compared in the job, before Ray starts."""
+    """An image of singularity.build names every package in its labels; one without, or with the labels of the
+    image that it was made from, is compared in the job, before Ray starts."""
     found = image.found
     if found is None or inherits_labels(found):
         return

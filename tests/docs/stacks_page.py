@@ -137,9 +137,9 @@ def page(stacks: Sequence[Stack]) -> str:
     shown = {capability for stack in gpu if stack.gpus for capability in stack.gpus.value.split()}
     known = "; ".join(f"{number} {names}" for number, names in _GPUS.items() if number in shown)
     lines += [
-        f"Compute capabilities: {known}. Below 9.0 a GPU of a newer minor number runs older code (8.6 runs 8.0's); "
-        "from 9.0 on it needs code of its own number. All of these images are x86_64 alone: not for GH200, GB200 and "
-        "GB300, whose CPU is Arm.",
+        f"Compute capabilities: {known}. Below 9.0 a GPU of a newer minor number runs older code (8.6 runs 8.0's);"
+        " from 9.0 on it needs code of its own number. All of these images are x86_64 alone: not for GH200, GB200 "
+        "and GB300, whose CPU is Arm.",
         "",
     ]
     lines += ["For rehearsals on CPU:", ""]
