@@ -6,7 +6,6 @@ from singularity.command_line import CommandParser, fail, filled, quiet_imports,
 if __name__ == "__main__":
     quiet_imports()
 
-import getpass
 import json
 import os
 import shutil
@@ -35,6 +34,7 @@ from singularity.runtime import (
     fakeroot_options,
     find_runtime,
     folder_setting,
+    user_name,
 )
 from singularity.sif import ImageDamaged
 from singularity.stack import Stack, StackError, load_stack, stack_names
@@ -85,7 +85,7 @@ def build(stack: Stack, output: Path, args: Any) -> Built:
     ).absolute()
     cache = Path(args.cache_dir).absolute() if args.cache_dir else None
     bootstrap, _ = split_base(args.base or stack.base.value)
-    downloads = (cache or default_cache(runtime, os.environ)) if bootstrap in _DOWNLOADED else None
+    downloads = (cache or _own_cache(runtime)) if bootstrap in _DOWNLOADED else None
     _check_places(stack, output, temporary, downloads)
     wheels = _checked_wheels(args.wheels)
     settings = pip_settings(os.environ, SETTINGS, f"{SETTINGS}/wheels" if wheels else None)
@@ -154,6 +154,16 @@ def _packages_of(path: Path, stack: Stack, runtime: Runtime) -> dict[str, str]:
     return image.packages
 
 
+def _own_cache(runtime: Runtime) -> Path:
+    """The program's own; without a home folder it would download into a folder that goes with the build."""
+    if cache := default_cache(runtime, os.environ):
+        return cache
+    raise BuildError(
+        f"no home folder is known for user {user_name(os.getuid())}, and {runtime} keeps what it downloads there;"
+        " set HOME, or name a folder with --cache-dir"
+    )
+
+
 def _check_places(stack: Stack, output: Path, temporary: Path, cache: Path | None) -> None:
     """Room, and what a folder is mounted with, before anything is downloaded.
 
@@ -200,7 +210,7 @@ def _places(
 
     cache = cache or default_cache(runtime, os.environ)
     base = args.base or stack.base.value
-    return Places(output.parent, temporary, cache, base, runtime.name, getpass.getuser(), room)
+    return Places(output.parent, temporary, cache, base, runtime.name, user_name(os.geteuid()), room)
 
 
 def _path(text: str) -> Path:

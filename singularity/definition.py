@@ -113,7 +113,12 @@ def split_base(base: str) -> tuple[str, str]:
             f"--from {shown!r}: a definition cannot hold '{{{{', '#' or control characters there"
         )
     if local:
-        reference = str(Path(reference).expanduser().absolute())
+        try:
+            reference = str(Path(reference).expanduser().absolute())
+        except RuntimeError:
+            raise DefinitionError(
+                f"--from {base!r}: the home folder that ~ stands for is not known; name the path from / on"
+            ) from None
     elif " " in reference:
         raise DefinitionError(f"--from {shown!r}: an address holds no blanks")
     return bootstrap, reference

@@ -12,11 +12,14 @@ from typing import NamedTuple
 
 
 class Places(NamedTuple):
-    """The folders and the base of a build, for the words about it; `room` tells the free space of a folder."""
+    """The folders and the base of a build, for the words about it; `room` tells the free space of a folder.
+
+    `cache` is None where it is not known.
+    """
 
     output: Path
     temporary: Path
-    cache: Path
+    cache: Path | None
     base: str
     runtime: str
     user: str
@@ -111,7 +114,8 @@ _CAUSES = (
 def explain(output: str, code: int, places: Places) -> str:
     """One sentence about a build that failed: value, place, remedy. A negative code is that of a signal."""
     output = _REPEATED.sub("", output)
-    folders = {"output": places.output, "temporary files": places.temporary, "cache": places.cache}
+    folders = {"output": places.output, "temporary files": places.temporary}
+    folders |= {"cache": places.cache} if places.cache else {}
     for cause in _CAUSES:
         matches = list(re.finditer(cause.pattern, output, re.IGNORECASE | re.MULTILINE))
         if matches:

@@ -68,7 +68,13 @@ def pip_settings(environ: Mapping[str, str], folder: str, wheels: str | None = N
     files = {}
     for option in _FILES:
         if option in found:
-            path = Path(found[option][0]).expanduser()
+            try:
+                path = Path(found[option][0]).expanduser()
+            except RuntimeError:
+                raise PipSettingsError(
+                    f"pip's {option} {found[option][0]}: the home folder that ~ stands for is not known; name the"
+                    " path from / on"
+                ) from None
             if not path.is_file():
                 why = "a folder; pip in the image takes one file" if path.is_dir() else "no such file"
                 raise PipSettingsError(f"pip's {option} {path}: {why}; correct or unset it")

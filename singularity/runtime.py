@@ -110,7 +110,7 @@ def fakeroot_options(runtime: Runtime, wanted: Literal["auto", "yes", "no"], *, 
         return ["--fakeroot"] if wanted == "yes" else []
     if uid == 0 or (runtime.flavour == "Apptainer" and runtime.version >= (1, 1)):
         return []
-    user = _user_name(uid)
+    user = user_name(uid)
     if runtime.flavour != "Apptainer" and not has_subordinate_ids(uid, user):
         if runtime.version >= (3, 11) and shutil.which("proot"):
             return []  # it takes proot by itself
@@ -132,7 +132,8 @@ def has_subordinate_ids(uid: int, user: str, file: Path = Path("/etc/subuid")) -
     return bool(tool) and subprocess.run([str(tool), user], capture_output=True, check=False).returncode == 0
 
 
-def _user_name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """The name of a user; the number where this machine knows no name for it."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -165,8 +166,14 @@ def folder_setting(runtime: Runtime, name: str, environ: Mapping[str, str]) -> s
     return own or (environ.get(f"SINGULARITY_{name}") if runtime.flavour == "Apptainer" else None) or None
 
 
-def default_cache(runtime: Runtime, environ: Mapping[str, str]) -> Path:
-    """Where the program keeps what it downloads."""
-    home = Path(environ.get("HOME") or "~").expanduser()
-    chosen = folder_setting(runtime, "CACHEDIR", environ)
-    return Path(chosen) if chosen else home / f".{runtime.prefix.lower()}" / "cache"
+def default_cache(runtime: Runtime, environ: Mapping[str, str]) -> Path | None:
+    """Where the program keeps what it downloads; None where no home folder is known for it."""
+    if chosen := folder_setting(runtime, "CACHEDIR", environ):
+        return Path(chosen).absolute()
+    home = environ.get("HOME")
+    if not home:
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            return None
+    return Path(home) / f".{runtime.prefix.lower()}" / "cache"

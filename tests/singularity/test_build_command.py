@@ -165,6 +165,37 @@ def test_a_program_that_fails_leaves_what_was_there(building: _Building) -> None
     assert "it exists; replace it with --force" in done.stderr
 
 
+_NAMELESS = (
+    "import pwd, runpy, sys\n"
+    "def nobody(uid): raise KeyError(uid)\n"
+    "pwd.getpwuid = nobody\n"
+    "sys.argv[0] = 'build'\n"
+    "runpy.run_module('singularity.build', run_name='__main__')\n"
+)
+
+
+def _nameless(building: _Building, *options: str) -> "subprocess.CompletedProcess[str]":
+    """As of a user without a name and a home, on a node without the site's directory."""
+    words = [sys.executable, "-c", _NAMELESS, *building.command(*options)[3:]]
+    environ = {name: value for name, value in building.environ.items() if name != "HOME"}
+    return subprocess.run(words, cwd=building.folder, env=environ, capture_output=True, text=True, check=False)
+
+
+def test_a_user_without_a_name_is_told_the_cause(building: _Building) -> None:
+    building.program('echo "FATAL: write: disk quota exceeded" >&2; exit 255')
+    done = _nameless(building, "-o", "x.sif")
+    assert "error: disk quota exceeded: your quota is used up in one of: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_user_without_a_home_has_to_name_the_cache(building: _Building) -> None:
+    done = _nameless(building, "-o", "x.sif", "--from", "docker://base:1")
+    assert f"error: no home folder is known for user {os.getuid()}, " in done.stderr
+    assert not (building.said / "arguments").exists()
+    _nameless(building, "-o", "x.sif", "--from", "docker://base:1", "--cache-dir", "home/cache")
+    assert (building.said / "arguments").exists()
+
+
 def test_an_image_that_appeared_meanwhile_stays(building: _Building) -> None:
     building.program(f'cp "$SAID/made.sif" "$before"; echo other >"{building.folder}/x.sif"')
     done = building("-o", "x.sif")

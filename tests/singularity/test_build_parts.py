@@ -1,9 +1,11 @@
 """What singularity.build knows of programs, indexes, folders and failures."""
 
+import pwd
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from other_processes import LIMIT_S, wait_for_end, written_pid
@@ -18,9 +20,11 @@ from singularity.runtime import (
     Runtime,
     RuntimeMissing,
     build_environment,
+    default_cache,
     fakeroot_options,
     has_subordinate_ids,
     parse_version,
+    user_name,
 )
 
 _ROOT = Path(__file__).parents[2]
@@ -102,6 +106,18 @@ def test_the_environment_of_a_build() -> None:
     assert "APPTAINER_CACHEDIR" not in made
 
 
+def _nobody(uid: int) -> NoReturn:
+    raise KeyError(uid)
+
+
+def test_a_user_that_this_machine_has_no_name_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pwd, "getpwuid", _nobody)
+    assert user_name(54321) == "54321"
+    assert default_cache(_APPTAINER, {}) is None
+    assert default_cache(_APPTAINER, {"HOME": "/h"}) == Path("/h/.apptainer/cache")
+    assert default_cache(_PRO, {"SINGULARITY_CACHEDIR": "/c"}) == Path("/c")
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pip_module, "_OF_THE_MACHINE", ())
@@ -149,6 +165,8 @@ def test_settings_of_pip_that_cannot_be_used(tmp_path: Path) -> None:
         pip_settings(environ, "/mnt")
     with pytest.raises(PipSettingsError, match=r"cert /none\.pem: no such file"):
         pip_settings({"HOME": str(tmp_path), "PIP_CERT": "/none.pem"}, "/mnt")
+    with pytest.raises(PipSettingsError, match="cert ~nobody-of-this-name/x: the home folder"):
+        pip_settings({"HOME": str(tmp_path), "PIP_CERT": "~nobody-of-this-name/x"}, "/mnt")
     with pytest.raises(PipSettingsError, match="index-url: it holds control characters"):
         pip_settings({"HOME": str(tmp_path), "PIP_INDEX_URL": "https://x\nno-index = 0"}, "/mnt")
 

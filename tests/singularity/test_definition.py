@@ -216,3 +216,10 @@ def test_a_digest_is_no_password(name: str) -> None:
 def test_the_home_folder_of_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert split_base("localimage://~/x.sif") == ("localimage", "/home/me/x.sif")
+
+
+def test_a_home_folder_that_is_not_known() -> None:
+    with pytest.raises(
+        DefinitionError, match=r"'localimage://~nobody-of-this-name/x\.sif': the home folder that ~"
+    ):
+        split_base("localimage://~nobody-of-this-name/x.sif")
