@@ -42,8 +42,10 @@ def _read_file(path: Path, named: str) -> dict[str, Any]:
     try:
         text = _text(path)
     except UnicodeDecodeError as problem:
-        told = f"{named}: cannot be read: it is not UTF-8 text"
-        raise JobError([error("job-file", told, "correct the path")]) from problem
+        line = problem.object[: problem.start].count(b"\n") + 1
+        told = f"{named}: cannot be read: line {line} is not UTF-8 text"
+        remedy = "save it as UTF-8, or name another file if it is no text"
+        raise JobError([error("job-file", told, remedy)]) from problem
     except OSError as problem:
         told = f"{named}: cannot be read: {problem.strerror or problem}"
         raise JobError([error("job-file", told, "correct the path")]) from problem

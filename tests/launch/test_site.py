@@ -97,6 +97,14 @@ def test_a_file_that_has_no_end_is_not_read(
     assert f"error: job-file: {option} odd.yaml: cannot be read: {told}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("encoding", "line"), [("utf-16", 1), ("latin-1", 2)])
+def test_a_file_in_another_encoding(folder: Path, encoding: str, line: int, capsys: pytest.CaptureFixture[str]):
+    (folder / "cluster.yaml").write_text("cluster:\n  nodes: 2  # für alle\n", encoding=encoding)
+    assert rendered() == 1
+    told = f"cannot be read: line {line} is not UTF-8 text; save it as UTF-8, or name another file"
+    assert f"error: job-file: --site cluster.yaml: {told}" in capsys.readouterr().err
+
+
 def test_a_link_to_nothing_is_not_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]):
     (folder / "cluster.yaml").unlink()
     (folder / "cluster.yaml").symlink_to("moved.yaml")
