@@ -214,4 +214,4 @@ def test_demands_of_a_partition_are_told(settings: str, told: str) -> None:
 
 def test_what_does_not_limit_is_not_told() -> None:
     settings = "MinNodes=0 OverSubscribe=NO AllocNodes=ALL MaxCPUsPerSocket=64"
-    assert _text(_site(_SIX, f"PartitionName=p {settings}\n")) == _text(_site(_GPU, "PartitionName=p A=b\n"))
+    assert _text(_site(_SIX, f"PartitionName=p {settings}\n")) == _text(_site(_SIX, "PartitionName=p A=b\n"))
