@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from launch.tokens import hide
 from singularity.running import drained
 
 TIMEOUT_S = 20.0
+QUIET_S = 3.0
 MOST_BYTES = 8 << 20
 LOGIN_SHELL = ("bash", "-lc")
 # Everything up to the last @ of a word that has a : before it: a password may hold a / or an @ itself.
@@ -43,9 +45,15 @@ Ask = Callable[[Sequence[str]], Answer]
 
 
 def ask(
-    words: Sequence[str], timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None
+    words: Sequence[str],
+    timeout_s: float = TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
+    quiet_s: float = QUIET_S,
 ) -> Answer:
-    """Run a program with everything that it starts; both end after `timeout_s` seconds, or 8 MiB of output."""
+    """Run a program with everything that it starts; both end after `timeout_s` seconds, or 8 MiB of output.
+
+    After `quiet_s` seconds standard error names what is waited for.
+    """
     # What a user's own files print is not told: any word of it may be a secret.
     login = tuple(words[:2]) == LOGIN_SHELL
     shown = "the login shell" if login else shlex.join(words)
@@ -68,8 +76,17 @@ def ask(
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
-        deadline = time.monotonic() + timeout_s
-        texts = drained(process, deadline, lambda out, err: out + err > MOST_BYTES)
+        began, told = time.monotonic(), False
+
+        def full(out: int, err: int) -> bool:
+            nonlocal told
+            if not told and time.monotonic() - began > quiet_s:
+                told = True
+                waits_for = shown if login else words[0]
+                print(f"waiting for {waits_for}, {timeout_s:.0f} s at most", file=sys.stderr, flush=True)
+            return out + err > MOST_BYTES
+
+        texts = drained(process, began + timeout_s, full)
         _end(process)
     out, err = (text.decode("utf-8", "replace") for text in texts[:2])
     if texts[2] is not None:

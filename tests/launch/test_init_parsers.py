@@ -257,6 +257,15 @@ def test_a_child_that_holds_the_pipe_is_not_waited_for() -> None:
     assert time.monotonic() - began < 60
 
 
+def test_what_is_waited_for_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(("sh", "-c", "echo a; echo b >&2; read c; echo d"), quiet_s=-1).out == "a\nd\n"
+    assert capsys.readouterr().err == "waiting for sh, 20 s at most\n"
+    ask(("bash", "-lc", "echo a"), quiet_s=-1)
+    assert capsys.readouterr().err == "waiting for the login shell, 20 s at most\n"
+    ask(("sh", "-c", "echo a"), quiet_s=1000)
+    assert capsys.readouterr().err == ""
+
+
 def test_programs_that_are_not_there_or_fail() -> None:
     assert ask(("no-such-program",)).problem == "no-such-program is not in PATH"
     assert ask(("/",)).problem is not None
