@@ -1,9 +1,11 @@
 """Each command of the pages runs, in a project that has what they speak of; long ways have tests of their own."""
 
+import re
 import shlex
 from pathlib import Path
 
 import pytest
+import tomllib
 from doc_shell import DOCS, ROOT, run, sections
 from ready_project import ready_project
 from recorded_sites import SITES
@@ -51,6 +53,23 @@ def test_every_command_of_a_page_runs(page: Path, project: Path):
 @pytest.mark.parametrize("heading", README)
 def test_every_command_of_the_readme_runs(heading: str, project: Path):
     run(sections(ROOT / "README.md")[heading], project, STANDS_IN)
+
+
+def test_the_demo_is_shown_without_an_environment(tmp_path: Path):
+    """After `make demo` nothing is activated."""
+    (command,) = re.findall(r"`(cd demo && [^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    (tmp_path / "demo").mkdir()
+    (ready_project(tmp_path / "demo") / ".venv").rename(tmp_path / ".venv")
+    said = run(command, tmp_path, "PATH=/usr/bin:/bin\nunset PYTHONPATH\n")
+    assert "state      failed" in said
+
+
+def test_every_extra_is_named():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [
+        extra for extra in project["optional-dependencies"] if extra != "dev" and f"'.[{extra}]'" not in readme
+    ] == []
 
 
 def test_the_job_itself_of_the_first_hour_renders(project: Path):
