@@ -94,6 +94,11 @@ def build(stack: Stack, output: Path, args: Any) -> Built:
             f"{runtime} takes no --bind in a build, and pip's index settings (PIP_..., pip.conf) or --wheels need"
             " one; build with SingularityCE or SingularityPRO 3.8 or later, or without: PIP_CONFIG_FILE=/dev/null"
         )
+    if args.mksquashfs_args and not runtime.takes_mksquashfs_args:
+        raise BuildError(
+            f"--mksquashfs-args {args.mksquashfs_args!r}: {runtime} has no such option, Apptainer has it from"
+            " 1.4 on; build without it, or with that"
+        )
     for note in settings.notes:
         print(f"note: {note}", file=sys.stderr)
 
@@ -266,7 +271,9 @@ def _parser() -> CommandParser:
         help="build as a made-up root [auto: if needed]",
     )
     parser.add_argument(
-        "--mksquashfs-args", metavar="ARGS", help="compression; '-comp lz4' is quicker, and larger"
+        "--mksquashfs-args",
+        metavar="ARGS",
+        help="compression, with Apptainer 1.4 or later; '-comp lz4' is quicker, and larger",
     )
     parser.add_argument("--no-test", action="store_true", help="do not run the image's own test")
     parser.add_argument("--force", action="store_true", help="replace an image that is there")

@@ -40,6 +40,11 @@ _REPEATED = re.compile(r"^[^\n]*Retrying \(Retry\(total=[1-9][^\n]*\n?", re.MULT
 
 _CAUSES = (
     _Cause(
+        r'^Error for command "[^"\n]+": ([^\n]+)',
+        "{runtime} takes another command line: {part}; name another program with --runtime, or leave that option"
+        " out",
+    ),
+    _Cause(
         r"disk quota exceeded|EDQUOT|Errno 122\b",
         "{said}: your quota is used up in one of: {folders}. See quota -s (lfs quota on Lustre), and choose"
         " folders with room: -o, --tmp-dir, --cache-dir",

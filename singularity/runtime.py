@@ -41,6 +41,11 @@ class Runtime(NamedTuple):
         """Of its variables: APPTAINER or SINGULARITY."""
         return "APPTAINER" if self.flavour == "Apptainer" else "SINGULARITY"
 
+    @property
+    def takes_mksquashfs_args(self) -> bool:
+        """Its changelog has the option of `build` in 1.4.0; no release of SingularityCE has it."""
+        return self.flavour == "Apptainer" and self.version >= (1, 4)
+
     def __str__(self) -> str:
         return f"{self.flavour} {'.'.join(map(str, self.version))}"
 
@@ -83,9 +88,7 @@ def _asked(name: RuntimeName, path: str) -> Runtime:
 def parse_version(name: RuntimeName, path: str, said: str) -> Runtime | None:
     """What `--version` tells: "apptainer version 1.4.5", "singularity-ce version 4.1.2-jammy",
     "SingularityPRO version 3.11-8.el8", "singularity version 3.8.7"; None where it is something else."""
-    found = re.search(
-        r"^(\S*(?:apptainer|singularity)\S*)\D+?(\d{1,6}(?:\.\d{1,6})*)", said, re.MULTILINE | re.IGNORECASE
-    )
+    found = _VERSION.search(said)
     if not found:
         return None
     called = found[1].lower()

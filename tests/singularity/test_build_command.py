@@ -121,14 +121,14 @@ def test_how_the_program_is_called(building: _Building) -> None:
     wheels = building.folder / "home" / "wheels"
     wheels.mkdir()
     (wheels / "x.whl").touch()
-    done = building("-o", "x.sif", "--wheels", "home/wheels", "--mksquashfs-args", "-comp lz4", "--no-test",
+    done = building("-o", "x.sif", "--wheels", "home/wheels", "--no-test",
                     "--cache-dir", "home/cache", PYTHONHOME="", SINGULARITY_BINDPATH="/data")  # fmt: skip
     arguments = (building.said / "arguments").read_text().splitlines()
     settings = re.sub(r"/launcher-build-\w+/", "/WORK/", "|".join(arguments))
     host = re.escape(os.uname().nodename)
     assert re.sub(rf"partial-{host}-\d+$", "partial", settings.rpartition("|")[0]) == (
         f"build|--fakeroot|--bind|{building.folder}/tmp/WORK/settings:/mnt|--bind|{wheels}:/mnt/wheels"
-        f"|--mksquashfs-args|-comp lz4|--notest|{building.folder}/x.sif.partial"
+        f"|--notest|{building.folder}/x.sif.partial"
     ), done.stderr
     assert arguments[-1] == "image.def"
     assert (building.said / "pip.conf").read_text() == "[global]\nno-index = true\nfind-links = /mnt/wheels\n"
@@ -139,6 +139,18 @@ def test_how_the_program_is_called(building: _Building) -> None:
     assert f"SINGULARITY_CACHEDIR={building.folder}/home/cache\n" in environ
     assert "PYTHON" not in environ
     assert "BINDPATH" not in environ
+
+
+def test_arguments_of_mksquashfs_are_for_apptainer(building: _Building) -> None:
+    program = building.folder / "bin" / "singularity"
+    text = program.read_text()
+    done = building("-o", "x.sif", "--mksquashfs-args", "-comp lz4")
+    assert done.returncode == 1
+    assert "--mksquashfs-args '-comp lz4': SingularityCE 4.1.2 has no such option, Apptainer has it" in done.stderr
+    assert not (building.said / "arguments").exists()
+    program.write_text(text.replace("singularity-ce version 4.1.2", "apptainer version 1.4.5"))
+    building("-o", "x.sif", "--mksquashfs-args", "-comp lz4")
+    assert "--mksquashfs-args\n-comp lz4\n" in (building.said / "arguments").read_text()
 
 
 def test_a_program_too_old_to_bind(building: _Building) -> None:

@@ -49,6 +49,19 @@ def test_what_a_program_calls_itself(said: str, flavour: str, version: tuple[int
     assert (found.flavour, found.version) == (flavour, version)
 
 
+@pytest.mark.parametrize(
+    ("program", "takes"),
+    [
+        (_APPTAINER._replace(version=(1, 4, 0)), True),
+        (_APPTAINER._replace(version=(1, 3, 6)), False),
+        (_PRO._replace(flavour="SingularityCE", version=(4, 5, 1)), False),
+        (_PRO, False),
+    ],
+)
+def test_which_program_takes_arguments_of_mksquashfs(program: Runtime, takes: bool) -> None:
+    assert program.takes_mksquashfs_args == takes
+
+
 def test_a_program_that_is_something_else() -> None:
     assert parse_version("singularity", "/x", "Singularity, a game\n") is None
 
@@ -262,6 +275,10 @@ _RETRY = (
     "WARNING: Retrying (Retry(total={}, connect=None)) after connection broken by 'NewConnectionError('<x>: Failed"
     " to establish a new connection: [Errno -3] Temporary failure in name resolution')': /simple/x/"
 )
+_UNKNOWN_OPTION = (
+    'Error for command "build": unknown flag: --x\n\nOptions for build command:\n\n'
+    "Run 'singularity build --help' for more detailed usage information.\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +299,7 @@ _RETRY = (
         (_RETRY.format(4) + "\nlauncher: build: x cannot be installed; see pip above", ("x cannot be installed",)),
         (_RETRY.format(0) + "\nlauncher: build: x cannot be installed; see pip above", ("no way from this",)),
         ("ERROR: no matching distribution found for a\nERROR: No matching distribution found for b", ("for b: ",)),
+        (_UNKNOWN_OPTION, ("another command line: unknown flag: --x;",)),
         ("signal: killed", ("memory", "srun")),
         ("/.post: line 9: 31 Killed  pip\nlauncher: build: x failed; see pip above", ("31 Killed", "of memory")),
         ("note: avoids CUDA out of memory\nFATAL: something new", ("apptainer ended with 255: FATAL",)),
