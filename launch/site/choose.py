@@ -156,12 +156,20 @@ def _module(site: Site) -> tuple[str | None, str, str]:
         if not best.direct:
             why = f"by `module spider`; `module spider {best.name}` says which modules it needs before it"
         return best.name, why + (f"; others: {', '.join(rest)}" if rest else ""), best.runtime
-    told = (
-        "there is no `module` on this node"
-        if site.modules is None
-        else "`module avail` lists no container program"
+    if site.modules_unknown:
+        told = f"which modules there are is not known ({site.modules_unknown})"
+    elif site.modules is None:
+        told = "there is no `module` on this node"
+    else:
+        told = "`module avail` lists no container program"
+    if site.modules_perhaps:
+        told += f" by its own name; perhaps {', '.join(site.modules_perhaps[:_MOST_SHOWN])}"
+    here = (
+        f"{' and '.join(site.silent)} in PATH did not tell a version"
+        if site.silent
+        else "no apptainer or singularity is in PATH"
     )
-    return None, f"{told}, and no apptainer or singularity is in PATH; ask the site", "auto"
+    return None, f"{told}, and {here}; ask the site", "auto"
 
 
 def time_limit(partition: slurm.Partition) -> tuple[str | None, str]:

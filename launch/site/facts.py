@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launch.site import slurm
 from launch.site.commands import Answer, Ask
-from launch.site.modules import LIST, Module, parse_modules
+from launch.site.modules import LIST, Module, parse_modules, perhaps_modules, was_asked
 from launch.site.network import Network, read_network
 from launch.site.storage import (
     LOCAL,
@@ -35,8 +35,11 @@ class Site:
     Attributes:
         partitions: all of them, hidden ones too.
         accounts: of the user; None where accounting did not answer.
-        modules: of container programs, the best first; None where there is no `module`.
+        modules: of container programs, the best first; None where there is no `module`, or that is not known.
+        modules_unknown: why it is not known which modules there are; "" where it is.
+        modules_perhaps: names of modules that may be of container programs.
         programs: container programs in PATH, with what they say of their version.
+        silent: those in PATH that did not say it.
         groups: the user's groups.
     """
 
@@ -47,7 +50,10 @@ class Site:
     accounts: list[slurm.Account] | None = None
     default_account: str = ""
     modules: list[Module] | None = None
+    modules_unknown: str = ""
+    modules_perhaps: list[str] = field(default_factory=list)
     programs: dict[str, str] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
     network: Network = field(default_factory=Network)
     home: Folder | None = None
     local: list[Folder] = field(default_factory=list)
@@ -143,12 +149,21 @@ def _read_accounts(site: Site, ask: Ask) -> None:
 
 def _read_programs(site: Site, ask: Ask) -> None:
     answer = ask(LIST)
-    if _noted(site, answer):
-        site.modules = parse_modules(answer.out)
+    # What was printed counts, whatever became of the shell after it.
+    if was_asked(answer.out):
+        site.modules, site.modules_perhaps = parse_modules(answer.out), perhaps_modules(answer.out)
+        site.modules_unknown = answer.problem or "" if site.modules == [] else ""
+        _noted(site, answer)
+    else:
+        site.modules_unknown = answer.problem or "the login shell ended before they could be asked for"
+        site.notes.append(f"modules: {site.modules_unknown}")
     for program in ("apptainer", "singularity"):
         answer = ask((program, "--version"))
         if answer.problem is None:
             site.programs[program] = next(iter(answer.out.strip().splitlines()), "")
+        elif answer.problem != f"{program} is not in PATH":
+            site.silent.append(program)
+            site.notes.append(answer.problem)
 
 
 def _read_folders(site: Site, ask: Ask, environment: Mapping[str, str], root: Path) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 _MARK = "launch-init: modules "
-# A login shell: batch shells of many sites have no `module`, and its start may print a message of the day.
+# A login shell: batch shells of many sites have no `module`; its start may print a message of the day, or leave
+# `set -e` on.
 # Both kinds print to the error output; a pager would wait. Lmod marks no default, and its `avail` hides modules
 # that need another one first.
 LIST = (
     "bash",
     "-lc",
-    "export PAGER=cat MODULES_PAGER= MODULES_COLOR=never LMOD_PAGER=none LMOD_COLORIZE=no; exec 2>&1; "
+    "set +eu; export PAGER=cat MODULES_PAGER= MODULES_COLOR=never LMOD_PAGER=none LMOD_COLORIZE=no; exec 2>&1; "
     f"type module >/dev/null 2>&1 || {{ echo '{_MARK}none'; exit 0; }}; "
     f"echo; echo '{_MARK}here'; module -t avail; [ -n \"${{LMOD_CMD-}}\" ] || exit 0; "
     f"echo '{_MARK}defaults'; module -t -d avail; "
@@ -25,6 +26,8 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAGS = re.compile(r"\s*(?:\(([^()]*)\)|<[^<>]*>)\s*$")
 _KINDS = ("apptainer", "singularitypro", "singularity-pro", "singularity-ce", "singularityce", "singularity")
 _NAME = re.compile(rf"(?:[\w.+-]+/)*({'|'.join(_KINDS)})(?:/([\w.+/-]+))?", re.IGNORECASE)
+_PROGRAM = re.compile("apptainer|singularity", re.IGNORECASE)
+_WORD = re.compile(r"[\w.+/-]{1,200}")
 
 
 @dataclass(frozen=True)
@@ -49,14 +52,33 @@ class Module:
         return "apptainer" if self.kind == "apptainer" else "singularity"
 
 
+def was_asked(text: str) -> bool:
+    """Whether what `LIST` printed says if there is a `module`; a login shell may end before it."""
+    return bool({"none", "here"} & _sections(text).keys())
+
+
+def _sections(text: str) -> dict[str, str]:
+    parts = re.split(rf"^{_MARK}(\w+)[ \t\r]*$", _ESCAPES.sub("", text), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2]))  # noqa: B905 (Python 3.10)
+
+
+def perhaps_modules(text: str) -> list[str]:
+    """Modules whose names only hold that of a container program: apptainer-1.1.9-gcc-12.2.0-xyz."""
+    found = []
+    for line in _sections(text).get("here", "").splitlines():
+        name = _untagged(line)[0]
+        if _WORD.fullmatch(name) and _PROGRAM.search(name) and not _NAME.fullmatch(name) and not _is_hidden(name):
+            found.append(name)
+    return list(dict.fromkeys(found))
+
+
 def parse_modules(text: str) -> list[Module] | None:
-    """Modules of container programs by what `LIST` prints, the best first; None where there is no `module`.
+    """Modules of container programs by what `LIST` prints, the best first; None where it names no `module`.
 
     Best is what can be loaded at once; then Apptainer before the Singularities; then the site's default, and then
     the newest.
     """
-    parts = re.split(rf"^{_MARK}(\w+)[ \t\r]*$", _ESCAPES.sub("", text), flags=re.MULTILINE)
-    sections = dict(zip(parts[1::2], parts[2::2]))  # noqa: B905 (Python 3.10)
+    sections = _sections(text)
     if "here" not in sections:
         return None
     found: dict[str, Module] = {}
@@ -75,14 +97,24 @@ def parse_modules(text: str) -> list[Module] | None:
 def _listed(text: str) -> Iterator[Module]:
     """Modules of a terse listing: a name on each line, folders end with a colon."""
     for line in text.splitlines():
-        default, name = False, line.strip()
-        while tags := _TAGS.search(name):
-            default |= bool({"default", "D"} & set(re.split("[,:]", tags[1] or "")))
-            name = name[: tags.start()]
-        match = _NAME.fullmatch(name.rstrip("/")) if not name.endswith(":") else None
-        # What begins with a dot is hidden: by its site, from users.
-        if match is not None and not any(part.startswith(".") for part in match[0].split("/")):
+        name, default = _untagged(line)
+        match = _NAME.fullmatch(name)
+        if match is not None and not _is_hidden(name):
             yield Module(match[0], match[1].lower(), match[2] or "", default)
+
+
+def _untagged(line: str) -> tuple[str, bool]:
+    """A line's name and whether it is the default; "" for the line of a folder."""
+    default, name = False, line.strip()
+    while tags := _TAGS.search(name):
+        default |= bool({"default", "D"} & set(re.split("[,:]", tags[1] or "")))
+        name = name[: tags.start()]
+    return "" if name.endswith(":") else name.rstrip("/"), default
+
+
+def _is_hidden(name: str) -> bool:
+    """By its site, from users: what begins with a dot."""
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _rank(module: Module) -> tuple[bool, int, bool, list[tuple[int, str]], str]:
