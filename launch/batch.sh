@@ -188,15 +188,16 @@ ends_at() { # end of the allocation in Unix seconds; older Slurms do not tell it
 }
 
 compare_image() { # [sum]: the image with what was rendered and with its recorded sum, before a node starts anything
-  local size recorded=$IMAGE_SHA256 again="copy or build it again; if it is meant to be this one, render the job again"
+  local size named recorded=$IMAGE_SHA256 again="copy or build it again; if it is meant to be this one, render the job again"
   [[ -f $IMAGE ]] || return 0 # a sandbox
   size=$(stat -L -c %s -- "$IMAGE")
   [[ -z $IMAGE_SIZE || $size == "$IMAGE_SIZE" ]] ||
     die image "image $IMAGE has $size bytes, and had $IMAGE_SIZE when the job was rendered: changed or cut short since" "$again"
   [[ ${1:-} == sum ]] || return 0
-  if [[ -z $recorded && (-e $IMAGE.sha256 || -L $IMAGE.sha256) ]]; then
-    recorded=$(recorded_sum) || die image "$IMAGE.sha256 has no SHA-256 sum of ${IMAGE##*/}" \
-      "record it again: python -m singularity.inspect --record $(printf %q "$IMAGE")"
+  named=$(named_by_record)
+  if [[ -z $recorded && (-e $named.sha256 || -L $named.sha256) ]]; then
+    recorded=$(recorded_sum) || die image "$named.sha256 has no SHA-256 sum of ${named##*/}" \
+      "record it again: python -m singularity.inspect --record $(printf %q "$named")"
   fi
   [[ -n $recorded ]] || return 0
   sum_image
@@ -204,20 +205,28 @@ compare_image() { # [sum]: the image with what was rendered and with its recorde
     die image "image $IMAGE has the SHA-256 sum $SUM, recorded is $recorded: changed or damaged" "$again"
 }
 
-recorded_sum() { # in IMAGE.sha256, as sha256sum writes it, or a sum alone; as singularity.checksum.recorded reads it
-  local LC_ALL=C line hash name alone=false others=false sum="" own=${IMAGE##*/} escaped
-  local tagged='^(\\?)SHA256 \((.+)\) = ([^[:space:]]+)$' plain='^(\\?)([^[:space:]]+)[[:blank:]]+\*?(.+)$'
+named_by_record() { # the image that IMAGE.sha256 names; without one, and where IMAGE is a link, its target
+  if [[ -L $IMAGE && ! -e $IMAGE.sha256 && ! -L $IMAGE.sha256 ]]; then
+    readlink -f -- "$IMAGE" && return
+  fi
+  printf '%s\n' "$IMAGE"
+}
+
+recorded_sum() { # as sha256sum or openssl write it, or a sum alone; as singularity.checksum.recorded reads it
+  local LC_ALL=C line hash name image alone=false others=false sum="" own escaped mark=$'\xef\xbb\xbf'
+  local tagged='^(\\?)SHA(2-)?256 ?\((.+)\) ?= ([^[:space:]]+)$' plain='^(\\?)([^[:space:]]+)[[:blank:]]+\*?(.+)$'
+  image=$(named_by_record) own=${image##*/}
   escaped=${own//\\/\\\\} escaped=${escaped//$'\n'/\\n} escaped=${escaped//$'\r'/\\r}
-  [[ -f $IMAGE.sha256 && $(stat -L -c %s -- "$IMAGE.sha256") -le 1048576 ]] || return 1
+  [[ -f $image.sha256 && $(stat -L -c %s -- "$image.sha256") -le 1048576 ]] || return 1
   while IFS= read -r line || [[ -n $line ]]; do
-    line=${line%$'\r'}
-    [[ $line == *[![:space:]]* ]] || continue
+    line=${line#"$mark"} mark= line=${line%$'\r'}
+    [[ $line == *[![:space:]]* && $line != '#'* ]] || continue
     if [[ $line =~ $tagged ]]; then
-      name=${BASH_REMATCH[2]} hash=${BASH_REMATCH[3]}
+      name=${BASH_REMATCH[3]} hash=${BASH_REMATCH[4]}
     elif [[ $line =~ $plain ]]; then
       name=${BASH_REMATCH[3]} hash=${BASH_REMATCH[2]}
     else
-      read -r hash <<<"$line"
+      hash=${line#"${line%%[![:space:]]*}"} hash=${hash%"${hash##*[![:space:]]}"}
       name=$own alone=true
     fi
     [[ $hash =~ ^[[:xdigit:]]{64}$ ]] || return 1
@@ -227,7 +236,7 @@ recorded_sum() { # in IMAGE.sha256, as sha256sum writes it, or a sum alone; as s
     else
       others=true
     fi
-  done < <(tr '\0' '\1' <"$IMAGE.sha256")
+  done < <(tr '\0' '\1' <"$image.sha256")
   [[ -n $sum && ($alone == false || $others == false) ]] && echo "$sum"
 }
 

@@ -22,7 +22,10 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 _CHUNK = 4 << 20
 _MOST = 1 << 20  # bytes of a sidecar that are read
 _LINE = re.compile(r"(?P<escaped>\\?)(?P<hash>\S+)[ \t]+\*?(?P<name>.+)")
-_TAGGED = re.compile(r"(?P<escaped>\\?)SHA256 \((?P<name>.+)\) = (?P<hash>\S+)")
+# `sha256sum --tag` and BSD: SHA256 (x) = ...; `openssl dgst`: SHA2-256(x)= ..., before 3.0 SHA256(x)= ...
+_TAGGED = re.compile(r"(?P<escaped>\\?)SHA(?:2-)?256 ?\((?P<name>.+)\) ?= (?P<hash>\S+)")
+_BLANKS = " \t\r\v\f"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # The clock of a file system may stand still for this long: what changed within it may look unchanged.
 _TICK_S = 3.0
 
@@ -50,10 +53,15 @@ def sidecar(path: Path) -> Path:
 def recorded(path: Path) -> str | None:
     """The recorded SHA-256 of an image in lower case; None: none is recorded.
 
+    Of a link without a record of its own it is what is recorded of its target.
+
     Raises:
         ImageDamaged: it cannot be read, says nothing of this image, or is no record; it is never passed over.
     """
-    file = sidecar(Path(path))
+    path = Path(path)
+    if path.is_symlink() and not os.path.lexists(sidecar(path)):
+        path = Path(os.path.realpath(path))
+    file = sidecar(path)
     remedy = f"record it again: python -m singularity.inspect --record {shown(path)}"
     if not os.path.lexists(file):
         return None
@@ -64,12 +72,12 @@ def recorded(path: Path) -> str | None:
         raise ImageDamaged(file, f"cannot be read: {error.strerror or error}", remedy) from error
     if len(content) > _MOST:
         raise ImageDamaged(file, f"more than {_MOST} bytes, too long for a list of checksums", remedy)
-    lines = [line.strip("\r") for line in content.decode("utf-8", "surrogateescape").split("\n")]
+    text = content.removeprefix(_BYTE_ORDER_MARK).decode("utf-8", "surrogateescape")
     found: dict[str, int] = {}
     others: list[str] = []
     alone = 0  # the line of a sum without a name
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
+    for number, line in enumerate((line.removesuffix("\r") for line in text.split("\n")), 1):
+        if not line.strip(_BLANKS) or line.startswith("#"):
             continue
         value, name = _parsed(line)
         if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
@@ -77,7 +85,7 @@ def recorded(path: Path) -> str | None:
                 file, f"line {number}: {value[:80]!r} is no SHA-256 (64 hexadecimal digits)", remedy
             )
         alone = alone if name else number
-        if name is None or os.path.basename(name) == Path(path).name:  # noqa: PTH119  a text, maybe of another system
+        if name is None or os.path.basename(name) == path.name:  # noqa: PTH119  a text, maybe of another system
             found.setdefault(value.lower(), number)
         else:
             others.append(name)
@@ -86,7 +94,7 @@ def recorded(path: Path) -> str | None:
     if len(found) > 1:
         raise ImageDamaged(file, f"lines {' and '.join(map(str, found.values()))} contradict each other", remedy)
     if not found:
-        what = f"names {', '.join(map(ascii, others[:3]))}, not {Path(path).name!a}" if others else "is empty"
+        what = f"names {', '.join(map(ascii, others[:3]))}, not {path.name!a}" if others else "is empty"
         raise ImageDamaged(file, what, remedy)
     return next(iter(found))
 
@@ -95,7 +103,7 @@ def _parsed(line: str) -> tuple[str, str | None]:
     """Checksum and name of a line; a checksum alone stands for the image beside it."""
     match = _TAGGED.fullmatch(line) or _LINE.fullmatch(line)
     if not match:
-        return line.strip(), None
+        return line.strip(_BLANKS), None
     name = match["name"]
     if match["escaped"]:
         name = re.sub(r"\\([\\nr])", lambda found: {"n": "\n", "r": "\r"}.get(found[1], found[1]), name)

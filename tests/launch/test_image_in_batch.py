@@ -43,14 +43,14 @@ class Job:
     def run(self, inside: str = DONE) -> Outcome:
         return self.node.sbatch(self.script, {"STUB_INSIDE": inside})
 
-    def refused(self, *texts: str) -> dict:
-        """The verdict of the job, which must end before its node starts."""
+    def refused(self, *texts: str, image: Path | None = None) -> dict:
+        """The verdict of the job, which must end before its node starts, and name its image, or this one."""
         done = self.run()
         assert (done.code, done.containers) == (20, [])
         verdict = json.loads((self.project / "outputs/qwen3-4b-grpo/run-77/verdict.json").read_text())
         read_failure(verdict)
         assert verdict["kind"] in CAUSES
-        for text in (str(self.image), *texts):
+        for text in (str(image or self.image), *texts):
             assert text in verdict["cause"]
         assert verdict["cause"] in done.err
         return verdict
@@ -129,6 +129,18 @@ RECORDS = [  # of an image whose name is awkward for patterns; {other} is the su
     ("{other}  old-{name}\n{sum}  {name}\n", True),
     ("{other}  {name}.old\n{other} *x/old {name}\n{sum}  /data/images/{name}", True),
     ("{sum}  {name}\n{sum}  other/{name}\n", True),
+    ("SHA2-256({name})= {sum}\n", True),
+    ("SHA256({name})= {sum}\r\n", True),
+    ("# of the build\n{sum}  {name}\n#{other}  {name}\n", True),
+    ("\ufeff{sum}  {name}\r\n", True),
+    ("\ufeff{sum}\f\r\r\n", True),
+    ("# {sum}  {name}\n", False),
+    ("{sum}  {name}\r\r\n", False),
+    ("{sum}\u00a0\n", False),
+    ("\u00a0\n{sum}\n", False),
+    ("{sum}\n\ufeff{sum}\n", False),
+    ("SHA2-256(old-{name})= {sum}\n", False),
+    ("SHA512({name})= {sum}\n", False),
     ("{other}  old-{name}\n", False),
     ("{sum}  old-{name}\n", False),
     ("{sum}  v1+x.sif\n", False),
@@ -158,6 +170,39 @@ def test_what_a_record_may_say(tmp_path: Path, text: str, good: bool):
         assert (checksum.recorded(image) == value) == good
     except ImageDamaged:
         assert not good
+
+
+def test_a_link_has_the_record_of_its_target_unless_it_has_its_own(tmp_path: Path):
+    image, link = tmp_path / "verl-1.sif", tmp_path / "of all" / "latest.sif"
+    image.write_bytes(b"an image")
+    link.parent.mkdir()
+    (tmp_path / "stable.sif").symlink_to("verl-1.sif")
+    link.symlink_to("../stable.sif")
+    assert checksum.recorded(link) is None
+    value = checksum.record(image)
+    assert recorded_by_bash(link) == checksum.recorded(link) == value
+    checksum.sidecar(image).write_text(f"{value}  latest.sif\n")
+    assert recorded_by_bash(link) == ""
+    with pytest.raises(ImageDamaged, match=r"verl-1\.sif\.sha256.*not 'verl-1\.sif'"):
+        checksum.recorded(link)
+    checksum.sidecar(link).write_text(f"{value}  latest.sif\n")
+    assert recorded_by_bash(link) == checksum.recorded(link) == value
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_link_whose_target_changed_ends_the_job(job: Job, named: bool):
+    """Where the image was not there when the job was rendered."""
+    recorded = checksum.record(job.image)
+    kept = job.image.rename(job.image.with_name("verl-1.sif"))
+    record = checksum.sidecar(job.image).rename(checksum.sidecar(kept))
+    job.render()
+    job.image.symlink_to(kept)
+    if named:
+        record.write_text(f"{recorded}  verl-1.sif\n")
+        flip(kept)
+        job.refused("SHA-256", recorded)
+    else:
+        assert job.refused("verl-1.sif.sha256 has no SHA-256 sum of verl-1.sif", image=kept)["kind"] == "image"
 
 
 def recorded_by_bash(image: Path) -> str:
