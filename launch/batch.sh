@@ -219,7 +219,7 @@ recorded_sum() { # as sha256sum or openssl write it, or a sum alone; as singular
   escaped=${own//\\/\\\\} escaped=${escaped//$'\n'/\\n} escaped=${escaped//$'\r'/\\r}
   [[ -f $image.sha256 && $(stat -L -c %s -- "$image.sha256") -le 1048576 ]] || return 1
   while IFS= read -r line || [[ -n $line ]]; do
-    line=${line#"$mark"} mark= line=${line%$'\r'}
+    line=${line#"$mark"} mark='' line=${line%$'\r'}
     [[ $line == *[![:space:]]* && $line != '#'* ]] || continue
     if [[ $line =~ $tagged ]]; then
       name=${BASH_REMATCH[3]} hash=${BASH_REMATCH[4]}
