@@ -4,14 +4,16 @@ The stack is the one that the job names (`container.stack`), else that of the im
 known. Else it is that of `engine.verl`, and only what this version of verl itself can do is known.
 """
 
+import os
 import re
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.config import Job
 from launch.sizing.gpus import Gpu
 from singularity.image import Image, read_image
-from singularity.sif import MAGIC, MAGIC_AT, ImageDamaged, open_image
+from singularity.sif import MAGIC, MAGIC_AT, ImageDamaged, open_image, shown
 from singularity.stack import Ability, Stack, StackError, load_stack, stack_names, stack_of_verl
 
 
@@ -89,8 +91,12 @@ def job_image(job: Job, project: Path, *, rehearse: bool) -> JobImage:
         return replace(image, found=read_image(image.path))
     except ImageDamaged as damaged:
         return replace(image, damaged=damaged)
-    except OSError:  # missing or unreadable: reported with the other files
-        return image
+    except OSError as wrong:
+        if not os.access(image.path, os.R_OK):  # missing or unreadable: reported with the other files
+            return image
+        problem = f"{shown(Path(wrong.filename or image.path))} cannot be read: {wrong.strerror}"
+        remedy = f"make it readable: chmod -R u+rX {shlex.quote(str(image.path))}"
+        return replace(image, damaged=ImageDamaged(image.path, problem, remedy))
 
 
 def begins_as_sif(path: Path) -> bool:

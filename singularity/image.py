@@ -116,6 +116,8 @@ def _sandbox_labels(path: Path) -> dict[str, str]:
             data: Any = json.loads(stream.read(_MOST))
     except FileNotFoundError:
         return {}
+    except PermissionError:
+        raise
     except (OSError, ValueError, RecursionError) as wrong:
         raise ImageDamaged(path, f".singularity.d/labels.json: {wrong}") from None
     return {str(name): str(value) for name, value in data.items()} if isinstance(data, dict) else {}

@@ -1,5 +1,6 @@
 """The image of a job, looked at on the login node: whole, the recorded one, and of the stack that is asked for."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -96,6 +97,22 @@ def test_b09_a_folder_that_is_no_sandbox(tmp_path: Path):
     finding = only(tmp_path, "container.image=models")
     assert (finding.id, finding.severity) == ("image-format", "error")
     assert "neither bin/sh nor .singularity.d" in finding.message
+
+
+def test_a_sandbox_with_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    box = tmp_path / "box"
+    (box / "bin").mkdir(parents=True)
+    (box / "bin" / "sh").touch()
+
+    def closed(path: Path) -> Image:  # root may read what has no mode
+        raise PermissionError(errno.EACCES, "Permission denied", str(path / ".singularity.d" / "labels.json"))
+
+    monkeypatch.setattr("launch.image_stack.read_image", closed)
+    finding = only(tmp_path, "container.image=box")
+    assert finding.severity == "error"
+    assert f"{box}/.singularity.d/labels.json cannot be read: Permission denied" in finding.message
+    assert finding.remedy == f"make it readable: chmod -R u+rX {box}"
+    assert found(tmp_path, "container.image=none.sif") == []  # a rule of files tells it
 
 
 # ---- whole, and the recorded one

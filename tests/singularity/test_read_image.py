@@ -1,15 +1,19 @@
+import errno
 import gzip
 import io
 import json
+import os
 import random
 import struct
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sif_files
 
+from singularity import image
 from singularity.image import read_image, this_architecture
 from singularity.installed import installed_packages
 from singularity.sif import ImageDamaged
@@ -173,6 +177,21 @@ def test_broken_labels_of_a_sandbox_are_told(tmp_path: Path) -> None:
     (box / ".singularity.d" / "labels.json").write_text("{", encoding="utf-8")
     with pytest.raises(ImageDamaged, match=r"labels\.json"):
         read_image(box)
+
+
+def test_labels_that_may_not_be_read_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = sandbox(tmp_path / "box", "etc")
+    (box / ".singularity.d").mkdir()
+    labels = box / ".singularity.d" / "labels.json"
+    labels.write_text("{}", encoding="utf-8")
+
+    def closed(path: Path) -> Any:  # root may read what has no mode
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(image, "open_image", closed)
+    with pytest.raises(PermissionError) as told:
+        read_image(box)
+    assert told.value.filename == str(labels)
 
 
 def test_a_missing_image_is_no_damaged_one(tmp_path: Path) -> None:
