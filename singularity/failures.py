@@ -40,6 +40,11 @@ _REPEATED = re.compile(r"^[^\n]*Retrying \(Retry\(total=[1-9][^\n]*\n?", re.MULT
 
 _CAUSES = (
     _Cause(
+        r"failed to create (?:container process|\w+ namespace): no space left[^\n]{0,80}",
+        "{said}: not a full disk: the kernel allows no more namespaces here (sysctl user.max_user_namespaces and"
+        " its like). The site can raise it, or build elsewhere and copy the image",
+    ),
+    _Cause(
         r'^Error for command "[^"\n]+": ([^\n]+)',
         "{runtime} takes another command line: {part}; name another program with --runtime, or leave that option"
         " out",
@@ -64,6 +69,11 @@ _CAUSES = (
         " docker-archive://FILE.tar",
     ),
     _Cause(
+        r"407 Proxy[^\n'\"]{0,80}|Proxy Authentication Required",
+        "{said}: the proxy wants a user and a password: http_proxy=http://USER:PASSWORD@HOST:PORT, and https_proxy"
+        " alike",
+    ),
+    _Cause(
         r"unauthorized: [^\n]{0,120}|requested access to the resource is denied|authentication required",
         "{said}: the registry of {base} wants a login: {runtime} remote login docker://HOST",
     ),
@@ -74,14 +84,33 @@ _CAUSES = (
         "{said}: the machine ended the build, for want of memory as it seems; many login nodes limit it: build in"
         " a job (srun --mem=32G ...)",
     ),
+    _Cause(
+        r"failed to create new OS thread[^\n]{0,80}|^[^\n]{0,60}newosproc|failed to create thread\b[^\n]{0,80}"
+        r"|(?:pthread_create failed|cannot fork|\bfork(?:/exec)?\b)[^\n]{0,120}resource temporarily unavailable"
+        r"|failed to create container process: resource temporarily[^\n]{0,40}",
+        "{said}: this machine limits the processes and threads of {user} (ulimit -u), as many login nodes do:"
+        " build in a job (srun --mem=32G ...), or end other programs first",
+    ),
     _Cause(_OWN_WORD.format(but="(?![^\n]*see (?:pip|apt-get) above)"), "{part}"),
+    _Cause(
+        r"x509: certificate signed by unknown authority|\[SSL: CERTIFICATE_VERIFY_FAILED\][^\n()]{0,120}",
+        "{said}: the certificate of the server, or of the site's proxy, is of an authority unknown here. Name a"
+        " file that has it and the usual ones: SSL_CERT_FILE (pip takes it, too; PIP_CERT is for pip alone)",
+    ),
     _Cause(
         r"no such host|network is unreachable|dial tcp[^\n]{0,120}|i/o timeout|TLS handshake timeout"
         r"|temporary failure (?:in name resolution|resolving)|could not resolve host|proxyconnect tcp[^\n]{0,80}"
-        r"|Failed to establish a new connection|connection broken by '[^\n]{0,160}",
+        r"|Failed to establish a new connection|connection broken by '(?!ReadTimeout|ProtocolError)[^\n]{0,160}",
         "{said}: no way from this machine to {base} or to a package index. Build where there is one (often the"
         " login node), set http_proxy and https_proxy, or bring files: --from docker-archive://FILE.tar, --wheels"
         " DIR",
+    ),
+    _Cause(
+        r"context deadline exceeded[^\n]{0,80}|unexpected EOF(?! while looking)|read timed out"
+        r"|connection broken by '(?:ReadTimeout|ProtocolError)[^\n]{0,160}|IncompleteRead\b"
+        r"|\b503 +(?:Service Unavailable|Server Error)|(?:status|response code|HTTP error)[^\n\d]{0,20}503\b",
+        "{said}: the way to {base} or to a package index broke off or is slow: run it again. If it stays so,"
+        " bring files: --from docker-archive://FILE.tar (a whole one), --wheels DIR",
     ),
     _Cause(
         r"the repository located at (\S+) is not a trusted or secure host",
@@ -98,10 +127,23 @@ _CAUSES = (
         "{temporary} is on {part}, mounted noexec: nothing can run there; choose another folder: --tmp-dir",
     ),
     _Cause(
+        r"(?:error unpacking rootfs|unpack entry): [^\n]{0,300}: (?:no such file or directory|permission denied)",
+        "{said}: the base could not be unpacked in {temporary}. A network file system (NFS, Lustre), or a folder"
+        " that others may not enter, often fails the made-up root of a build: choose one on a local disk with"
+        " --tmp-dir",
+    ),
+    _Cause(
+        r"could not write info to setgroups: permission denied|\w+ namespace requires privileges",
+        "{said}: {user} gets no working user namespace here; on Ubuntu from 23.10 on AppArmor forbids it. The site"
+        " can allow it (the AppArmor profile of {runtime}'s own package, or sysctl"
+        " kernel.apparmor_restrict_unprivileged_userns=0), or build elsewhere and copy the image",
+    ),
+    _Cause(
         r"could not use fakeroot: [^\n]{0,160}|no mapping entry found|newuidmap[^\n]{0,120}"
         r"|--fakeroot, or the proot command are required|requires either a suid installation or unprivileged user"
         r"|no user namespace available|user namespaces? (?:is|are) (?:disabled|not)[^\n]{0,80}"
-        r"|failed to create (?:user )?namespace[^\n]{0,80}",
+        r"|failed to create (?:\w+ )?namespace[^\n]{0,80}|error while waiting event for user namespace[^\n]{0,80}"
+        r"|failed to create container process: operation not permitted",
         "{said}: {runtime} cannot build for {user} without root here. The site can allow it (user namespaces, and"
         " /etc/subuid: singularity config fakeroot --add {user}), or build elsewhere and copy the image",
     ),

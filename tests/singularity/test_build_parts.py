@@ -12,7 +12,6 @@ from other_processes import LIMIT_S, wait_for_end, written_pid
 
 from singularity import pip_settings as pip_module
 from singularity import runtime as runtime_module
-from singularity.failures import Places, explain
 from singularity.pip_settings import PipSettings, PipSettingsError, pip_settings, secrets_of
 from singularity.room import mount_options, needs, shortages
 from singularity.running import run_program
@@ -269,69 +268,6 @@ def test_the_mount_that_a_folder_lies_on(tmp_path: Path) -> None:
         f"4 1 0:4 / {tmp_path}/a ro - tmpfs tmpfs rw\n"
     )
     assert mount_options(folder / "none yet", table) == (str(tmp_path / "a b"), {"rw", "noexec", "nodev"})
-
-
-_RETRY = (
-    "WARNING: Retrying (Retry(total={}, connect=None)) after connection broken by 'NewConnectionError('<x>: Failed"
-    " to establish a new connection: [Errno -3] Temporary failure in name resolution')': /simple/x/"
-)
-_UNKNOWN_OPTION = (
-    'Error for command "build": unknown flag: --x\n\nOptions for build command:\n\n'
-    "Run 'singularity build --help' for more detailed usage information.\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ("FATAL: write /big/x: disk quota exceeded", ("your quota is used up", "/big (5 GB)")),
-        ("Write failed because No space left on device\nFATAL", ("a file system is full", "-o", "--cache-dir")),
-        ("ERROR: [Errno 28] No space left\nlauncher: build: torch cannot be", ("a file system is full",)),
-        ("toomanyrequests: You have reached", ("docker://base:tag", "Wait six hours")),
-        ("reading manifest x in docker.io/verlai/verl: manifest unknown", ("there is no docker://base:tag",)),
-        ("unauthorized: authentication required", ("wants a login", "apptainer remote login")),
-        ('Get "https://x/v2/": dial tcp: lookup x: no such host', ("no way from this machine", "--wheels")),
-        ("launcher: build: the base has no python3\nFATAL: %post", ("the base has no python3",)),
-        ("FATAL: 'noexec' mount option set on /tmp, temporary root", ("/tmp, mounted noexec", "--tmp-dir")),
-        ("could not use fakeroot: no mapping entry found for alice", ("without root here", "--add alice")),
-        ("FATAL: failed to execute %test script: exit status 1", ("fails its own test",)),
-        (_RETRY.format(4) + "\nlauncher: build: a package of the base changed; see above", ("a package of the",)),
-        (_RETRY.format(4) + "\nlauncher: build: x cannot be installed; see pip above", ("x cannot be installed",)),
-        (_RETRY.format(0) + "\nlauncher: build: x cannot be installed; see pip above", ("no way from this",)),
-        ("ERROR: no matching distribution found for a\nERROR: No matching distribution found for b", ("for b: ",)),
-        (_UNKNOWN_OPTION, ("another command line: unknown flag: --x;",)),
-        ("signal: killed", ("memory", "srun")),
-        ("/.post: line 9: 31 Killed  pip\nlauncher: build: x failed; see pip above", ("31 Killed", "of memory")),
-        ("note: avoids CUDA out of memory\nFATAL: something new", ("apptainer ended with 255: FATAL",)),
-        ("FATAL: something new\n\n", ("apptainer ended with 255: FATAL: something new",)),
-        ("", ("apptainer ended with 255: it said nothing",)),
-    ],
-)  # fmt: skip
-def test_what_the_end_of_a_build_means(said: str, words: tuple[str, ...]) -> None:
-    places = Places(
-        Path("/big"), Path("/tmp"), Path("/home/alice/.apptainer"), "docker://base:tag", "apptainer", "alice",
-        lambda folder: "5 GB",
-    )  # fmt: skip
-    told = explain(said, 255, places)
-    for word in words:
-        assert word in told
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (0, "apptainer ended with 0 and made no image"),
-        (-15, "apptainer was ended by SIGTERM"),
-        (-9, "apptainer was ended by SIGKILL"),
-        (137, "apptainer was ended by SIGKILL"),
-    ],
-)
-def test_how_a_program_ended(code: int, words: str) -> None:
-    places = Places(Path("/b"), Path("/t"), Path("/c"), "docker://b", "apptainer", "alice", str)
-    told = explain("INFO: Starting build\n", code, places)
-    assert words in told
-    assert "Starting build" in told
-    assert ("login nodes limit memory and time" in told) == (code != 0)
 
 
 _RUN = """
