@@ -33,13 +33,13 @@ def closed_why(partition: slurm.Partition, site: Site) -> str | None:
 def doubtful_why(partition: slurm.Partition, site: Site) -> str | None:
     """Why a partition may be closed to the user.
 
-    AllowAccounts names the tops of trees of accounts; which accounts lie below them is not known here.
+    Newer versions of Slurm take the accounts below those of AllowAccounts too; which ones lie below is not known here.
     """
     allowed = partition.listed("AllowAccounts")
     mine = _rows(site, partition)
     if allowed is None or not mine or any(one.name in allowed for one in mine):
         return None
-    return f"it is for the accounts {', '.join(allowed)} and those below them"
+    return f"it is for the accounts {', '.join(allowed)}, and perhaps those below them"
 
 
 def enforced(site: Site) -> bool:
@@ -123,7 +123,7 @@ def account_for(site: Site, partition: slurm.Partition) -> tuple[str | None, str
     if (doubt := doubtful_why(partition, site)) is not None:
         why += f"; of the partition: {doubt}"
     if denied := _denied(partition, "Accounts"):
-        why += f"; the partition is not for {', '.join(denied)} and accounts below"
+        why += f"; the partition is not for {', '.join(denied)}, nor perhaps for accounts below"
     return name, why
 
 

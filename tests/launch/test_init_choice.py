@@ -139,13 +139,16 @@ def test_an_account_may_lie_below_one_that_a_partition_names() -> None:
     chosen = choose(_site(big, _ACCOUNTS, "physics_lab||normal|normal"))
     assert chosen.closed == {}
     assert (chosen.partition.name, chosen.account) == ("gpu", "physics_lab")
-    assert "may be closed to you: it is for the accounts physics and those below them" in chosen.partition_why
-    assert "physics and those below them" in chosen.account_why
+    assert (
+        "may be closed to you: it is for the accounts physics, and perhaps those below them"
+        in chosen.partition_why
+    )
+    assert "physics, and perhaps those below them" in chosen.account_why
     site = _site(big + _OPEN, _ACCOUNTS, "physics_lab||normal|normal")
     assert choose(site).partition.name == "open"
     text = _text(site)
     assert "apart from gpu (it may be closed to you)" in text
-    assert "may be closed to you: gpu: it is for the accounts physics and those below them" in text
+    assert "may be closed to you: gpu: it is for the accounts physics, and perhaps those below them" in text
     assert "not for you" not in text
     assert choose(_site(big + _OPEN, _ACCOUNTS, "physics||normal|normal")).partition.name == "gpu"
 
@@ -156,7 +159,7 @@ def test_accounts_that_a_partition_denies() -> None:
     chosen = choose(_site(lines + _OPEN, denies, "guests||normal|normal"))
     assert (chosen.partition.name, chosen.closed) == ("open", {"gpu": "it is not for the accounts guests"})
     chosen = choose(_site(lines + _OPEN, denies, "lab||normal|normal"))
-    assert chosen.account_why.endswith("the partition is not for guests and accounts below")
+    assert chosen.account_why.endswith("the partition is not for guests, nor perhaps for accounts below")
 
 
 @pytest.mark.parametrize("mode", ["REQUEUE", "CANCEL", "GANG,SUSPEND"])
