@@ -33,7 +33,7 @@ def closed_why(partition: slurm.Partition, site: Site) -> str | None:
 def doubtful_why(partition: slurm.Partition, site: Site) -> str | None:
     """Why a partition may be closed to the user.
 
-    Newer versions of Slurm take the accounts below those of AllowAccounts too; which ones lie below is not known here.
+    Newer versions of Slurm take the accounts below those of AllowAccounts too, and which lie below is not known.
     """
     allowed = partition.listed("AllowAccounts")
     mine = _rows(site, partition)
