@@ -74,8 +74,11 @@ def test_every_extra_is_named():
 
 def test_the_job_itself_of_the_first_hour_renders(project: Path):
     (commands,) = [text for heading, text in sections(DOCS / "first-hour.md").items() if heading.startswith("4.")]
+    # Not in the checkout: the page says that it may be anywhere.
     below = project / "first-hour"
     below.mkdir()
+    (below / "CHECKOUT").symlink_to(ROOT)
+    (project / "jobs").unlink()
     for name in ("models", "data", "images", "site"):
         (below / name).symlink_to(project / name)
     said = run(commands, below, STANDS_IN)
@@ -87,3 +90,16 @@ def test_pages_with_commands_are_run_somewhere():
     named = {"README.md", "docs/first-hour.md", "jobs/README.md", *(f"docs/{page.name}" for page in PAGES)}
     files = [ROOT / "README.md", ROOT / "jobs" / "README.md", *DOCS.glob("*.md")]
     assert {str(page.relative_to(ROOT)) for page in files if sections(page)} <= named
+
+
+@pytest.mark.parametrize("page", ["docs/first-hour.md", "jobs/README.md"])
+def test_what_to_change_for_another_site_is_what_render_tells(page: str, project: Path):
+    """Eight H200 a node are no error where a node has four A100: the page has to say what to change."""
+    (project / "site.yaml").write_text("cluster: {gpus_per_node: 4, gpu: a100}\n")
+    said = run("python -m launch.render --job jobs/grpo.yaml --site site.yaml --check-only || true", project)
+    (differing,) = re.findall(r"the job file says otherwise: (.*)", said)
+    fields = set(re.findall(r"(cluster\.\w+)=", differing))
+    assert fields == {"cluster.gpus_per_node", "cluster.gpu"}
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    told = text.partition(" first, then what the check tells you")[0][-150:]
+    assert fields - set(re.findall(r"`([\w.]+)`", told)) == set()
