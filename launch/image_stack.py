@@ -95,7 +95,8 @@ def job_image(job: Job, project: Path, *, rehearse: bool) -> JobImage:
         if not os.access(image.path, os.R_OK):  # missing or unreadable: reported with the other files
             return image
         problem = f"{shown(Path(wrong.filename or image.path))} cannot be read: {wrong.strerror}"
-        remedy = f"make it readable: chmod -R u+rX {shlex.quote(str(image.path))}"
+        chmod = f"make it readable: chmod -R u+rX {shlex.quote(str(image.path))}"
+        remedy = chmod if isinstance(wrong, PermissionError) else "look at its disk"
         return replace(image, damaged=ImageDamaged(image.path, problem, remedy))
 
 
