@@ -215,7 +215,9 @@ def _places(
 
     cache = cache or default_cache(runtime, os.environ)
     base = args.base or stack.base.value
-    return Places(output.parent, temporary, cache, base, runtime.name, user_name(os.geteuid()), room)
+    return Places(
+        output.parent, temporary, cache, base, runtime.name, runtime.login, user_name(os.geteuid()), room
+    )
 
 
 def _path(text: str) -> Path:

@@ -106,7 +106,7 @@ def split_base(base: str) -> tuple[str, str]:
     if not local and holds_secret(reference):
         raise DefinitionError(
             f"--from {shown!r}: a password or token would be kept in the image; set APPTAINER_DOCKER_USERNAME and"
-            " APPTAINER_DOCKER_PASSWORD (SINGULARITY_... for SingularityCE), or log in: apptainer remote login"
+            " APPTAINER_DOCKER_PASSWORD (SINGULARITY_... for SingularityCE), or log in: apptainer registry login"
         )
     if not reference.isprintable() or "{{" in reference or "}}" in reference or "#" in reference:
         raise DefinitionError(

@@ -22,6 +22,7 @@ class Places(NamedTuple):
     cache: Path | None
     base: str
     runtime: str
+    login: str  # the program's command for a registry
     user: str
     room: Callable[[Path], str]
 
@@ -60,8 +61,8 @@ _CAUSES = (
     ),
     _Cause(
         r"toomanyrequests|reached your (?:unauthenticated )?pull rate limit|429 Too Many Requests",
-        "{said}: the registry of {base} gives this address no more for now. Wait six hours, or log in ({runtime}"
-        " remote login docker://docker.io), or take a mirror: --from docker://MIRROR/...",
+        "{said}: the registry of {base} gives this address no more for now. Wait six hours, or log in ({login}"
+        " docker://docker.io), or take a mirror: --from docker://MIRROR/...",
     ),
     _Cause(
         r"manifest unknown|manifest for \S+ not found|reading manifest \S+ in \S+: [^\n]*not found",
@@ -75,7 +76,7 @@ _CAUSES = (
     ),
     _Cause(
         r"unauthorized: [^\n]{0,120}|requested access to the resource is denied|authentication required",
-        "{said}: the registry of {base} wants a login: {runtime} remote login docker://HOST",
+        "{said}: the registry of {base} wants a login: {login} docker://HOST",
     ),
     _Cause(
         r"signal: killed|^killed[ \t]*$|^[^\n]{0,120}: +\d+ killed\b[^\n]{0,80}|exit (?:status|code) 137\b"

@@ -42,6 +42,12 @@ class Runtime(NamedTuple):
         return "APPTAINER" if self.flavour == "Apptainer" else "SINGULARITY"
 
     @property
+    def login(self) -> str:
+        """Its command for a registry; `remote login` was it before, and is deprecated."""
+        since = (1, 3) if self.flavour == "Apptainer" else (4,)
+        return f"{self.name} {'registry' if self.version >= since else 'remote'} login"
+
+    @property
     def takes_mksquashfs_args(self) -> bool:
         """Its changelog has the option of `build` in 1.4.0; no release of SingularityCE has it."""
         return self.flavour == "Apptainer" and self.version >= (1, 4)

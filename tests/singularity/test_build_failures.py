@@ -31,7 +31,7 @@ _UNKNOWN_OPTION = (
         ("ERROR: [Errno 28] No space left\nlauncher: build: torch cannot be", ("a file system is full",)),
         ("toomanyrequests: You have reached", ("docker://base:tag", "Wait six hours")),
         ("reading manifest x in docker.io/verlai/verl: manifest unknown", ("there is no docker://base:tag",)),
-        ("unauthorized: authentication required", ("wants a login", "apptainer remote login")),
+        ("unauthorized: authentication required", ("wants a login", "apptainer registry login docker://HOST")),
         ('Get "https://x/v2/": dial tcp: lookup x: no such host', ("no way from this machine", "--wheels")),
         ("launcher: build: the base has no python3\nFATAL: %post", ("the base has no python3",)),
         ("FATAL: 'noexec' mount option set on /tmp, temporary root", ("/tmp, mounted noexec", "--tmp-dir")),
@@ -79,7 +79,8 @@ _UNKNOWN_OPTION = (
 )  # fmt: skip
 def test_what_the_end_of_a_build_means(said: str, words: tuple[str, ...]) -> None:
     places = Places(
-        Path("/big"), Path("/tmp"), Path("/home/alice/.apptainer"), "docker://base:tag", "apptainer", "alice",
+        Path("/big"), Path("/tmp"), Path("/home/alice/.apptainer"), "docker://base:tag", "apptainer",
+        "apptainer registry login", "alice",
         lambda folder: "5 GB",
     )  # fmt: skip
     told = explain(said, 255, places)
@@ -97,7 +98,9 @@ def test_what_the_end_of_a_build_means(said: str, words: tuple[str, ...]) -> Non
     ],
 )
 def test_how_a_program_ended(code: int, words: str) -> None:
-    places = Places(Path("/b"), Path("/t"), Path("/c"), "docker://b", "apptainer", "alice", str)
+    places = Places(
+        Path("/b"), Path("/t"), Path("/c"), "docker://b", "apptainer", "apptainer registry login", "alice", str
+    )
     told = explain("INFO: Starting build\n", code, places)
     assert words in told
     assert "Starting build" in told

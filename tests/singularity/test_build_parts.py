@@ -49,6 +49,19 @@ def test_what_a_program_calls_itself(said: str, flavour: str, version: tuple[int
 
 
 @pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        (_APPTAINER._replace(version=(1, 3, 0)), "apptainer registry login"),
+        (_APPTAINER._replace(version=(1, 2, 5)), "apptainer remote login"),
+        (_PRO, "singularity remote login"),
+        (_PRO._replace(version=(4, 1, 6)), "singularity registry login"),
+    ],
+)
+def test_the_command_for_a_registry(program: Runtime, command: str) -> None:
+    assert program.login == command
+
+
+@pytest.mark.parametrize(
     ("program", "takes"),
     [
         (_APPTAINER._replace(version=(1, 4, 0)), True),
