@@ -8,6 +8,8 @@ from singularity.labels import STACK_CONTENT
 from singularity.stack import Stack
 from singularity.versions import agrees, normalised
 
+_SHOWN = 80  # characters of a version; a label may hold megabytes
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -18,7 +20,9 @@ class Difference:
     found: str | None  # None: not installed
 
     def __str__(self) -> str:
-        return f"{self.package} {self.found or 'is missing'}, the stack has {self.wanted}"
+        found = self.found or "is missing"
+        shown = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
+        return f"{self.package} {shown}, the stack has {self.wanted}"
 
 
 def differences(stack: Stack, packages: Mapping[str, str]) -> list[Difference]:

@@ -69,4 +69,5 @@ def test_missing_and_other_packages_are_told_by_name() -> None:
         Difference("ray", stack.pins["ray"], None),
         Difference("verl", stack.pins["verl"], "0.0.1"),
     ]
+    assert str(Difference("ray", "2.0", "1" * 5000)) == f"ray {'1' * 80}..., the stack has 2.0"
     assert str(differences(stack, packages)[0]) == f"ray is missing, the stack has {stack.pins['ray']}"
