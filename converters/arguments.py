@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from converters.checkpoint.locate import BACKENDS, ROLES
-from converters.command_line import CommandParser
+from converters.command_line import CommandParser, named
 from converters.writing.hf_writer import parse_size
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
@@ -121,14 +121,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("operation", nargs="?", choices=["merge"], help="accepted, as verl.model_merger takes it")
-    add("--local-dir", type=_folder, required=True, metavar="CKPT",
+    add("--local-dir", type=named, required=True, metavar="CKPT",
         help="run folder (latest step), global_step_N, actor, critic, dist_ckpt, Hugging Face folder")  # fmt: skip
-    add("--target-dir", type=_folder, required=True, metavar="OUT", help="appears when all of it is on disk")
+    add("--target-dir", type=named, required=True, metavar="OUT", help="appears when all of it is on disk")
     add("--backend", choices=BACKENDS, default="auto",
         help="kind of checkpoint [auto: what is there, shards before a copy of them]")  # fmt: skip
     add("--role", choices=ROLES, help="which part of a step that has both [actor]")
     add("--step", type=_natural, metavar="N", help="step of a run folder [the latest]")
-    add("--base-model", type=_folder, metavar="DIR",
+    add("--base-model", type=named, metavar="DIR",
         help="model with the config.json, tokenizer and weights that the checkpoint lacks")  # fmt: skip
     add("--dtype", choices=DTYPES, help="type to write, rounded to nearest even [as trained]")
     add("--lora", choices=["merge", "keep"], default="merge",
@@ -160,13 +160,6 @@ def _parser() -> argparse.ArgumentParser:
     verl.add_argument("--hf-upload-path", metavar="ID", help="refused: upload OUT with the hub's own tool")
     verl.add_argument("--private", action="store_true", help="no effect without --hf-upload-path")
     return parser
-
-
-def _folder(text: str) -> Path:
-    """An empty variable of a script is not the folder that it runs in."""
-    if not text:
-        raise argparse.ArgumentTypeError("an empty name; write . for the folder that you are in")
-    return Path(text)
 
 
 def _natural(text: str) -> int:

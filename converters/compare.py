@@ -24,7 +24,7 @@ from math import isinf
 from pathlib import Path
 from typing import Any
 
-from converters.command_line import CommandParser, fail, quiet_imports, run, told
+from converters.command_line import CommandParser, fail, named, quiet_imports, run, told
 
 if __name__ == "__main__":
     quiet_imports(extra="convert")
@@ -174,8 +174,8 @@ def _parser() -> argparse.ArgumentParser:
         examples=_EXAMPLES,
         exit_codes={0: "the same", 1: "different, or not compared to the end", 2: "usage"},
     )
-    parser.add_argument("a", type=Path, metavar="A", help="folder of a Hugging Face model")
-    parser.add_argument("b", type=Path, metavar="B", help="another")
+    parser.add_argument("a", type=named, metavar="A", help="folder of a Hugging Face model")
+    parser.add_argument("b", type=named, metavar="B", help="another")
     parser.add_argument(
         "--json", action="store_true", help="print the report as JSON (its keys are in converters/compare.py)"
     )

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from converters.command_line import CommandParser, fail, quiet_imports, run, told
+from converters.command_line import CommandParser, fail, named, quiet_imports, run, told
 
 if __name__ == "__main__":
     quiet_imports(extra="convert")
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             2: "usage",
         },
     )
-    parser.add_argument("checkpoint_dir", type=Path, metavar="DIR", help=f"folder of global_step_N and {TRACKER}")
+    parser.add_argument("checkpoint_dir", type=named, metavar="DIR", help=f"folder of global_step_N and {TRACKER}")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(argv)

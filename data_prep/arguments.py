@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import textwrap
 from fractions import Fraction
-from pathlib import Path
 from typing import TypeVar
 
-from data_prep.command_line import CommandParser
+from data_prep.command_line import CommandParser, filled, named
 from data_prep.formats.registry import FORMATS
 from data_prep.options import Options, SourceOptions
 from data_prep.planning.split import parse_test_size
@@ -62,9 +61,11 @@ def parser() -> argparse.ArgumentParser:
         examples=_EXAMPLES,
         exit_codes=_EXIT_CODES,
     )
-    command.add_argument("sources", nargs="+", metavar="SOURCE", help="file, folder, - or sample:gsm8k, in order")
     command.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="folder to write to, made if missing"
+        "sources", nargs="+", type=filled, metavar="SOURCE", help="file, folder, - or sample:gsm8k, in order"
+    )
+    command.add_argument(
+        "--out", required=True, type=named, metavar="DIR", help="folder to write to, made if missing"
     )
     command.add_argument(
         "--format",
@@ -98,7 +99,9 @@ def parser() -> argparse.ArgumentParser:
     )
 
     split = command.add_argument_group("split").add_mutually_exclusive_group()
-    split.add_argument("--test-file", action="append", default=[], metavar="FILE", help="file with the test rows")
+    split.add_argument(
+        "--test-file", action="append", default=[], type=filled, metavar="FILE", help="file with the test rows"
+    )
     split.add_argument(
         "--test-size",
         type=_test_size,
@@ -135,7 +138,7 @@ def parser() -> argparse.ArgumentParser:
         "--max-prompt-tokens", type=_at_least_1, metavar="N", help="drop longer prompts; needs --tokenizer"
     )
     drop.add_argument(
-        "--tokenizer", type=Path, metavar="DIR", help="model folder with tokenizer and chat template"
+        "--tokenizer", type=named, metavar="DIR", help="model folder with tokenizer and chat template"
     )
     kinds = ("exact", "normalized")
     drop.add_argument(
@@ -143,7 +146,7 @@ def parser() -> argparse.ArgumentParser:
         "normalized: white space and case do not count"
     )  # fmt: skip
     drop.add_argument("--remove-leakage", choices=kinds, help="drop training rows with the prompt of a test row")
-    drop.add_argument("--skip-bad", type=Path, metavar="FILE", help="set bad rows aside there, with the reasons")
+    drop.add_argument("--skip-bad", type=named, metavar="FILE", help="set bad rows aside there, with the reasons")
 
     command.add_argument("--force", action="store_true", help="convert even where nothing has changed")
     command.add_argument(

@@ -10,10 +10,9 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from data_prep.command_line import CommandParser, fail, quiet_imports, run
+from data_prep.command_line import CommandParser, fail, named, quiet_imports, run
 
 if __name__ == "__main__":
     quiet_imports(extra="data")
@@ -132,13 +131,13 @@ def _parser() -> CommandParser:
         examples=_EXAMPLES,
         exit_codes={0: "shown", 1: "a file cannot be read, or lacks a row", 2: "usage"},
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files, or - for standard input")
+    parser.add_argument("files", nargs="+", type=named, metavar="FILE", help="files, or - for standard input")
     parser.add_argument("--rows", type=int, default=2, metavar="N", help="show the first N rows [%(default)s]")
     parser.add_argument(
         "--row", type=int, action="append", default=[], metavar="K", help="show row K, from 0; may be given again"
     )
     parser.add_argument(
-        "--tokenizer", type=Path, metavar="DIR", help="folder of the model: count the tokens of prompts too"
+        "--tokenizer", type=named, metavar="DIR", help="folder of the model: count the tokens of prompts too"
     )
     parser.add_argument("--json", action="store_true", help="print the reports as a JSON list")
     return parser

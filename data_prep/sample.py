@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from data_prep.command_line import CommandParser, fail, quiet_imports, run
+from data_prep.command_line import CommandParser, fail, named, quiet_imports, run
 
 if __name__ == "__main__":
     quiet_imports(extra="data")
@@ -249,12 +249,12 @@ def main(argv: list[str] | None = None) -> int:
         ],
         exit_codes={0: "every file can be read and has verl's schema", 1: "a file is not so", 2: "usage"},
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.parquet", help="files to look at")
+    parser.add_argument("files", nargs="+", type=named, metavar="FILE.parquet", help="files to look at")
     parser.add_argument(
         "--rows", type=int, default=512, metavar="N", help="rows to look at in each file [%(default)s]"
     )
     parser.add_argument("--max-prompt-length", type=int, metavar="TOKENS", help="count prompts that are longer")
-    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json of the model")
+    parser.add_argument("--tokenizer", type=named, metavar="FILE", help="tokenizer.json of the model")
     parser.add_argument("--json", action="store_true", help="print the reports as a JSON list")
     args = parser.parse_args(argv)
     if args.rows < 1 or (args.max_prompt_length is not None and args.max_prompt_length < 1):

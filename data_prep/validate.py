@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from data_prep.command_line import CommandParser, fail, quiet_imports, run
+from data_prep.command_line import CommandParser, fail, named, quiet_imports, run
 
 if __name__ == "__main__":
     quiet_imports(extra="data")
@@ -216,10 +216,10 @@ def _parser() -> CommandParser:
         examples=_EXAMPLES,
         exit_codes={0: "every file is fit", 1: "a file is not", 2: "usage"},
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.parquet", help="files that verl would join")
+    parser.add_argument("files", nargs="+", type=named, metavar="FILE.parquet", help="files that verl would join")
     parser.add_argument(
         "--tokenizer",
-        type=Path,
+        type=named,
         metavar="DIR",
         help="folder of the model: its chat template must take every prompt",
     )

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from singularity.command_line import CommandParser, fail, quiet_imports, run
+from singularity.command_line import CommandParser, fail, filled, quiet_imports, run
 
 if __name__ == "__main__":
     quiet_imports()
@@ -261,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         exit_codes=_EXIT_CODES,
     )
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="job id or run directory [the newest below ./outputs]"
+        "run", nargs="?", type=filled, metavar="RUN", help="job id or run directory [the newest below ./outputs]"
     )
     parser.add_argument(
         "--json", action="store_true", help="print the report as JSON, with the reward of every step"

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from reward.command_line import CommandParser, fail, quiet_imports, run
+from reward.command_line import CommandParser, fail, filled, named, quiet_imports, run
 
 if __name__ == "__main__":
     quiet_imports(extra="reward")
@@ -80,12 +80,16 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "logs",
         nargs="+",
+        type=filled,
         metavar="LOG",
         help="a log file, a folder of them, a run folder, or - for stdin",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
-        "--png", type=Path, metavar="FILE", help="draw distribution and course over time; a name that ends in .png"
+        "--png",
+        type=named,
+        metavar="FILE",
+        help="draw distribution and course over time; a name that ends in .png",
     )
     parser.add_argument("--strict", action="store_true", help="exit 3 where there is a warning or a bad line")
     return parser

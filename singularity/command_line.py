@@ -131,7 +131,7 @@ def named(text: str) -> Path:
     """
     if not text:
         raise argparse.ArgumentTypeError(
-            "it is empty; is a variable of the shell not set? write . for the folder that you are in"
+            "it is empty; is a variable of the shell not set? (. is the folder that you are in)"
         )
     return Path(text)
 

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,11 @@ WRONG: dict[str, list[tuple[list[str], int]]] = {
     "converters.merge": [([f"--local-dir={name}", "--target-dir=out"], 1) for name in ("no", "folder", "noise")],
     "converters.resume": [(["noise"], 1)],
 }  # fmt: skip
+
+# What stands for a path in a help.
+PATHS = (
+    "A", "B", "CKPT", "DIR", "FILE", "FILE.parquet", "IMAGE", "LOG", "OUT", "RUN", "SOURCE",
+)  # fmt: skip
 
 parser = cache(parser_of)
 each_command = pytest.mark.parametrize("command", COMMANDS)
@@ -169,6 +175,18 @@ def test_a_wrong_option_is_usage(command: str, capsys: pytest.CaptureFixture[str
     told = capsys.readouterr().err
     assert told.startswith(f"usage: python -m {command} ")
     assert f"\npython -m {command}: error: " in told
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each != "launch.init"])
+def test_an_empty_name_is_not_the_folder_one_is_in(command: str) -> None:
+    """As of a variable of the shell that is not set."""
+    taken = []
+    for action in actions(command):
+        if action.metavar in PATHS:
+            with suppress(argparse.ArgumentTypeError):
+                (action.type or str)("")  # type: ignore[operator]
+                taken.append(named(action))
+    assert taken == []
 
 
 # Each case in a process of its own, forked from one that has imported what the command does.

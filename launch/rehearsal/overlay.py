@@ -14,7 +14,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from singularity.command_line import CommandParser, fail, run, told
+from singularity.command_line import CommandParser, fail, named, run, told
 
 VERSIONS = ("0.8.0",)
 _NOTES = """\
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         exit_codes={0: "made, or there already", 1: "not made", 2: "usage"},
     )
     parser.add_argument("--verl", choices=VERSIONS, default=VERSIONS[-1], help="version of verl [%(default)s]")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the environment")
+    parser.add_argument("--out", type=named, required=True, metavar="DIR", help="folder of the environment")
     arguments = parser.parse_args(argv)
     try:
         print(make_overlay(arguments.verl, arguments.out))

@@ -19,7 +19,7 @@ from typing import Any
 
 from launch.rehearsal.overrides import ACTORS, ROLLOUTS, VERSIONS, cpu_environment
 from launch.rehearsal.tiny_policy import FAMILIES
-from singularity.command_line import CommandParser, fail, run, told
+from singularity.command_line import CommandParser, fail, named, run, told
 
 _RECORD = "rehearsal.json"
 _NOTES = """\
@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         examples=["python -m launch.rehearsal.prepare --out models --verl 0.9.1 --actor megatron"],
         exit_codes={0: "made, or there already", 1: "not made", 2: "usage"},
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make them in")
+    parser.add_argument("--out", type=named, required=True, metavar="DIR", help="folder to make them in")
     parser.add_argument("--verl", choices=VERSIONS, required=True, help="version of verl that is installed here")
     parser.add_argument("--actor", choices=ACTORS, required=True, help="actor.strategy of the job")
     parser.add_argument("--rollout", choices=ROLLOUTS, default="hf", help="what generates [%(default)s]")
@@ -166,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--corpus",
-        type=Path,
+        type=named,
         nargs="+",
         default=[SAMPLE],
         metavar="FILE",

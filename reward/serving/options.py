@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, get_args
 
 from reward.backends.options import (
@@ -19,7 +18,7 @@ from reward.backends.options import (
     Packing,
     checked_upstream,
 )
-from reward.command_line import CommandParser
+from reward.command_line import CommandParser, named
 from reward.truncation import Truncate
 
 Input = Literal["pair", "chat"]
@@ -167,7 +166,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     model = env.get("CONFIG_REWARD_MODEL_PATH") or None
     group.add_argument(
         "--model",
-        type=Path,
+        type=named,
         metavar="DIR",
         default=model,
         required=model is None,
@@ -180,7 +179,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         help="what computes: this process, or the server at --upstream [%(default)s]",
     )
     group.add_argument("--upstream", metavar="URL", help="a running vLLM or SGLang server of the same model")
-    group.add_argument("--upstream-key-file", type=Path, metavar="FILE", help="file with that server's API key")
+    group.add_argument("--upstream-key-file", type=named, metavar="FILE", help="file with that server's API key")
     group.add_argument(
         "--device",
         choices=get_args(Device),
@@ -262,7 +261,7 @@ def _add_service(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="port, 0 for a free one [CONFIG_REWARD_SERVER_PORT, else 8000]",
     )
-    group.add_argument("--token-file", type=Path, metavar="FILE", help="file with the bearer token for /score*")
+    group.add_argument("--token-file", type=named, metavar="FILE", help="file with the bearer token for /score*")
     group.add_argument(
         "--queue",
         type=_positive,

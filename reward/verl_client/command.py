@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from reward.command_line import CommandParser, fail
+from reward.command_line import CommandParser, fail, filled
 from reward.errors import RewardError
 from reward.verl_client.scoring import STATUS_THINK_TAG, compute_score
 from reward.verl_client.settings import ClientSettings
@@ -46,7 +46,9 @@ def _parser() -> CommandParser:
         exit_codes={0: "scored", 1: "no score", 2: "usage"},
     )
     parser.add_argument("--url", metavar="URL", help="http://HOST:PORT of the server [REWARD_SERVER_URL]")
-    parser.add_argument("--token-file", metavar="FILE", help="file with its token [REWARD_SERVER_TOKEN_FILE]")
+    parser.add_argument(
+        "--token-file", type=filled, metavar="FILE", help="file with its token [REWARD_SERVER_TOKEN_FILE]"
+    )
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="what was asked; verl's ground_truth")
     parser.add_argument("--response", required=True, metavar="TEXT", help="its thinking part is not scored")
     parser.add_argument(

@@ -37,8 +37,8 @@ def test_arguments_of_verls_merger(unpacked: Recorded, tmp_path: Path, capsys: p
     [
         (["--hf_upload_path", "me/model"], "uploaded"),
         (["--hf-upload-path", ""], "uploaded"),
-        (["--target-dir", ""], "an empty name"),
-        (["--base-model="], "an empty name"),
+        (["--target-dir", ""], "it is empty"),
+        (["--base-model="], "it is empty"),
         (["--max-shard-size", "\u0665GB"], "is no size"),
         (["--backend", "zarr"], "invalid choice"),
         (["--max-shard-size", "big"], "is no size"),
