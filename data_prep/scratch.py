@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from data_prep.errors import DataError
+from data_prep.written import name_problem
 
 _PREFIX = ".convert-"
 _LOCK = "lock"
@@ -42,6 +43,9 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         except OSError as error:
             raise DataError(f"--out {parent}: cannot be written to: {error.strerror}.") from error
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        problem = name_problem(folder)
+        if problem is not None:
+            raise DataError(f"--out {parent}: {problem}")
         lock = stack.enter_context((folder / _LOCK).open("w"))
         with suppress(OSError):  # some file systems have no locks: what is left there stays
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,6 +19,10 @@ _SHOWN_REASON_CHARS = 300
 UNREADABLE = (OSError, pa.ArrowException, ValueError)
 
 
+class BadNameError(ValueError):
+    """A name that Arrow cannot open."""
+
+
 def open_parquet(path: Path) -> pq.ParquetFile:
     """Open ``path`` for :func:`batches`; a context manager.
 
@@ -28,6 +32,10 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     """
     if path.exists() and not path.is_file():
         raise ValueError("not a regular file")
+    problem = name_problem(path)
+    if problem is not None:
+        raise BadNameError(problem)
+    path.open("rb").close()  # what the system has against it is told in its own words
     # Whole column chunks are not read ahead: a row group may be larger than the memory.
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
 
@@ -56,6 +64,26 @@ def batches(
         yield from file.iter_batches(batch_size=rows, row_groups=[group], columns=list(columns), use_threads=False)
 
 
+def name_problem(path: Path) -> str | None:
+    """Why Arrow, which takes names as UTF-8, cannot open or write `path`; None: it can."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8, as pyarrow needs it; rename it"
+    return None
+
+
+def outside(error: BaseException) -> str | None:
+    """Why a file is not read, where that is not for what it holds."""
+    if isinstance(error, BadNameError):
+        return str(error)
+    # Arrow's own errors name no file.
+    return error.strerror if isinstance(error, OSError) and error.filename is not None else None
+
+
 def unreadable(error: BaseException) -> str:
     """Why a file is not read, for a message."""
+    reason = outside(error)
+    if reason is not None:
+        return reason
     return f"not readable as parquet: {printable(' '.join(str(error).split()), _SHOWN_REASON_CHARS)}"

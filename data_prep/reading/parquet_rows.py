@@ -69,7 +69,8 @@ def open_parquet(path: Path, shown: str) -> pq.ParquetFile:
         _check_columns(file.schema_arrow, shown)
         return file
     except written.UNREADABLE as error:
-        raise DataError(f"{shown}: not a whole parquet file: {_line(error)}") from error
+        reason = written.outside(error) or f"not a whole parquet file: {_line(error)}"
+        raise DataError(f"{shown}: {reason}") from error
 
 
 def _check_columns(schema: pa.Schema, shown: str) -> None:

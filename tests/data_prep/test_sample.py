@@ -68,7 +68,8 @@ def test_files_that_cannot_be_read_are_reported_beside_the_others(
     code, found = reports(capsys, str(whole), str(cut), str(tmp_path / "absent"))
     assert code == 1
     assert found[0]["problem"] is None
-    assert all("not readable as parquet" in report["problem"] for report in found[1:])
+    assert "not readable as parquet" in found[1]["problem"]
+    assert found[2]["problem"] == "No such file or directory"
 
 
 def test_a_schema_that_verl_does_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

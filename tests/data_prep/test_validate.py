@@ -229,5 +229,6 @@ def test_files_that_are_no_parquet(tmp_path: Path, capsys: pytest.CaptureFixture
     assert validate.main([str(whole), str(cut), str(empty), str(tmp_path / "absent"), str(none)]) == 1
     captured = capsys.readouterr()
     assert captured.out.count("fit for verl") == 1
-    assert captured.err.count("not readable as parquet") == 3
+    assert "absent: No such file or directory\n" in captured.err
+    assert captured.err.count("not readable as parquet") == 2
     assert f"{none}: no rows" in captured.err
