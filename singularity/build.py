@@ -16,11 +16,10 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from singularity.agreement import differences
 from singularity.checksum import sidecar
 from singularity.definition import SETTINGS, DefinitionError, definition, split_base
 from singularity.failures import Places, explain
-from singularity.image import read_image
+from singularity.outcome import OutcomeError, built_packages
 from singularity.pip_settings import PipSettingsError, pip_settings, secrets_of
 from singularity.placing import ExistsError, forget_dead, partial_name, put_in_place, refuse_existing, remove
 from singularity.progress import progress_bar
@@ -50,8 +49,8 @@ class BuildError(RuntimeError):
 
 
 _REFUSED = (
-    BuildError, DefinitionError, ExistsError, ImageDamaged, PipSettingsError, RuntimeMissing, StackError,
-    ToolkitIncompleteError,
+    BuildError, DefinitionError, ExistsError, ImageDamaged, OutcomeError, PipSettingsError, RuntimeMissing,
+    StackError, ToolkitIncompleteError,
 )  # fmt: skip
 
 
@@ -71,8 +70,8 @@ def build(stack: Stack, output: Path, args: Any) -> Built:
     """Build the image at `output`, or leave what is there as it was.
 
     Raises:
-        BuildError, DefinitionError, ExistsError, ImageDamaged, OSError, PipSettingsError, RuntimeMissing,
-            ToolkitIncompleteError: nothing was made; the message says why.
+        BuildError, DefinitionError, ExistsError, ImageDamaged, OSError, OutcomeError, PipSettingsError,
+            RuntimeMissing, ToolkitIncompleteError: nothing was made; the message says why.
     """
     begun = time.monotonic()
     output = output.absolute()
@@ -122,7 +121,7 @@ def build(stack: Stack, output: Path, args: Any) -> Built:
             raise BuildError(
                 explain(done.said, done.code, _places(stack, args, runtime, output, temporary, downloads))
             )
-        packages = _packages_of(partial, stack, runtime)
+        packages = built_packages(partial, stack, runtime)
         sha256 = put_in_place(partial, output, force=args.force, progress=progress_bar(output))
     finally:
         remove(partial)
@@ -130,33 +129,6 @@ def build(stack: Stack, output: Path, args: Any) -> Built:
         output, output.stat().st_size, sha256, stack.name, str(runtime),
         {name: packages[name] for name in _MAIN_PACKAGES if name in packages}, time.monotonic() - begun,
     )  # fmt: skip
-
-
-def _packages_of(path: Path, stack: Stack, runtime: Runtime) -> dict[str, str]:
-    """What the labels of the new image tell.
-
-    Raises:
-        BuildError: it is not whole, or not of the stack.
-    """
-    try:
-        image = read_image(path, with_record=False)
-    except ImageDamaged as damaged:
-        raise BuildError(
-            f"{runtime} ended well, and made no whole image: {damaged.problem}; build it again"
-        ) from None
-    if image.stack is None or not image.packages:
-        raise BuildError(
-            f"{runtime} ended well, and its image has no labels that tell stack and packages; build with"
-            " Apptainer, or with SingularityCE 3.7 or later"
-        )
-    if image.stack != stack.name:
-        raise BuildError(f"{runtime} ended well, and made an image of stack {image.stack}, not {stack.name}")
-    if wrong := differences(stack, image.packages):
-        raise BuildError(
-            f"{runtime} ended well, and its image is not stack {stack.name}: {'; '.join(map(str, wrong[:5]))}"
-            f"{f' and {len(wrong) - 5} more' if len(wrong) > 5 else ''}"
-        )
-    return image.packages
 
 
 def _own_cache(runtime: Runtime) -> Path:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 RuntimeName = Literal["apptainer", "singularity"]
-# Of the caller's own settings, those that would reach into the build: binds and variables of a job's containers.
+# Of the caller's own settings, those that would reach into the build: binds and variables of a job's containers,
+# and another kind of image, architecture or place to build (each is an option of `build` in some release).
 _NOT_FOR_A_BUILD = re.compile(
     r"(?:APPTAINER|SINGULARITY)(?:ENV_.*|_(?:BIND|BINDPATH|MOUNT|CONTAIN|CONTAINALL|CLEANENV|NV|NVCCLI|ROCM"
-    r"|WRITABLE|WRITABLE_TMPFS|OVERLAY|OVERLAYIMAGE|FAKEROOT|NOTEST|FORCE|UPDATE|SANDBOX|SECTION|HOME|WORKDIR))"
+    r"|WRITABLE|WRITABLE_TMPFS|OVERLAY|OVERLAYIMAGE|FAKEROOT|NOTEST|FORCE|UPDATE|SANDBOX|SECTION|HOME|WORKDIR"
+    r"|DATA|JSON|BUILD_ARCH|BUILD_ARCH_VARIANT|USERNS|REMOTE|DETACHED|BUILDER))"
 )
 _HOST_PYTHON = re.compile(r"PYTHON.*|PIP_.*|_?CONDA.*|VIRTUAL_ENV.*")
 _VERSION = re.compile(
@@ -161,7 +163,9 @@ def build_environment(
         for name, value in environ.items()
         if not _HOST_PYTHON.fullmatch(name) and not _NOT_FOR_A_BUILD.fullmatch(name)
     }
-    settings = {"TMPDIR": temporary} | ({"CACHEDIR": cache} if cache else {})
+    # A relative one would count from the folder that the program runs in, which goes with the build.
+    chosen = cache or folder_setting(runtime, "CACHEDIR", environ)
+    settings = {"TMPDIR": temporary} | ({"CACHEDIR": Path(chosen).absolute()} if chosen else {})
     for name, folder in settings.items():
         kept.pop(f"APPTAINER_{name}", None)
         kept.pop(f"SINGULARITY_{name}", None)
