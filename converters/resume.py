@@ -23,7 +23,7 @@ from converters.command_line import CommandParser, fail, named, quiet_imports, r
 if __name__ == "__main__":
     quiet_imports(extra="convert")
 
-from converters.checkpoint.locate import TRACKER, steps_in
+from converters.checkpoint.locate import TRACKER, checkpoints_of, no_folder, steps_in
 from converters.checkpoint.whole import problems_of_step
 from converters.printing import one_line, put
 
@@ -76,8 +76,8 @@ class Resume:
             would = "" if done else "would be "
             how = f"{would}set to {self.step}" if self.step is not None else f"{would}removed"
             told.append(f"{TRACKER} {'was ' if done else ''}{how}")
-        if not self.folder.exists():
-            told.append(f"{self.folder} does not exist")
+        if self.step is None and not self.problems:
+            told.append(f"{self.folder} holds no global_step_N")
         start = "starts from the beginning" if self.step is None else f"resumes from global_step_{self.step}"
         return [*told, start]
 
@@ -86,9 +86,9 @@ def find(folder: Path) -> Resume:
     """The step to go on from.
 
     Raises:
-        OSError: the folder or the marker cannot be read; a folder that is not there is one without a checkpoint.
+        OSError: the folder or the marker cannot be read.
     """
-    if folder.exists() and not folder.is_dir():
+    if not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     marker = folder / TRACKER
     # A file that was cut may hold anything.
@@ -133,6 +133,7 @@ def _as_json(found: Resume, *, done: bool) -> str:
     return json.dumps(
         {
             "checkpoint_dir": str(found.folder),
+            "exists": True,
             "step": found.step,
             "marker": found.marker,
             "marker_changed": done,
@@ -151,16 +152,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         examples=["python -m converters.resume outputs/qwen3-4b-grpo/checkpoints --dry-run"],
         exit_codes={
             0: "verl can start, from a whole checkpoint or from the beginning",
-            1: "the folder cannot be read or written",
+            1: "the folder is not there, or cannot be read or written",
             2: "usage",
         },
     )
-    parser.add_argument("checkpoint_dir", type=named, metavar="DIR", help=f"folder of global_step_N and {TRACKER}")
+    parser.add_argument(
+        "checkpoint_dir",
+        type=named,
+        metavar="DIR",
+        help=f"folder of global_step_N and {TRACKER}, or a run folder with such a folder checkpoints in it",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args(argv)
+    folder: Path = args.checkpoint_dir
     try:
-        found = find(args.checkpoint_dir)
+        if not folder.exists():
+            problem = one_line(no_folder(folder))
+            return fail(problem, as_json=args.json, checkpoint_dir=str(folder), exists=False)
+        found = find(checkpoints_of(folder))
         done = found.changes and not args.dry_run
         if done:
             mend(found)

@@ -59,7 +59,7 @@ WRONG: dict[str, list[tuple[list[str], int]]] = {
     ],
     "converters.compare": [(["no", "folder"], 1), (["noise", "folder"], 1), (["folder", "folder"], 1)],
     "converters.merge": [([f"--local-dir={name}", "--target-dir=out"], 1) for name in ("no", "folder", "noise")],
-    "converters.resume": [(["noise"], 1)],
+    "converters.resume": [(["no"], 1), (["noise"], 1)],
 }  # fmt: skip
 
 # What stands for a path in a help.

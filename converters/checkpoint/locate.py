@@ -27,6 +27,7 @@ from converters.errors import ConvertError
 from converters.hf import hf_model
 from converters.hf.names import ADAPTER_CONFIG
 from converters.json_file import read_json
+from converters.printing import one_line
 
 TRACKER = "latest_checkpointed_iteration.txt"
 BACKENDS = ("auto", "megatron", "fsdp", "hf", "lora")
@@ -80,8 +81,8 @@ def locate(path: Path, step: int | None = None, backend: str = "auto", role: str
         ConvertError: nothing is there, or not what was asked for, or not whole.
     """
     if not path.is_dir():
-        raise ConvertError(_no_folder(path))
-    run = path / "checkpoints" if steps_in(path / "checkpoints") else path
+        raise ConvertError(no_folder(path))
+    run = checkpoints_of(path)
     steps = steps_in(run)
     if (run / TRACKER).is_file() or steps:
         foreign.refuse_run(run, steps)
@@ -89,6 +90,11 @@ def locate(path: Path, step: int | None = None, backend: str = "auto", role: str
     if step is not None:
         raise ConvertError(f"{path}: --step {step}: no run folder (no global_step_* and no {TRACKER} in it)")
     return _of_step(path, backend, role)
+
+
+def checkpoints_of(path: Path) -> Path:
+    """The folder of checkpoints that `path` is, or has in it, as a run folder has."""
+    return path / "checkpoints" if steps_in(path / "checkpoints") else path
 
 
 def steps_in(run: Path) -> dict[int, Path]:
@@ -99,7 +105,8 @@ def steps_in(run: Path) -> dict[int, Path]:
     return {int(match[1]): p for match, p in matches if match and len(match[1]) < _LONGEST_NUMBER}
 
 
-def _no_folder(path: Path) -> str:
+def no_folder(path: Path) -> str:
+    """What is at or above `path`, which is no folder."""
     if path.exists():
         return f"{path}: not a folder. Give the folder that it lies in: {path.absolute().parent}"
     if path.is_symlink():
@@ -107,7 +114,7 @@ def _no_folder(path: Path) -> str:
     above = next((p for p in path.absolute().parents if p.is_dir()), None)
     if above is None:
         return f"{path}: does not exist"
-    there = sorted(p.name for p in above.iterdir())[:20]
+    there = sorted(one_line(p.name) for p in above.iterdir())[:20]
     return f"{path}: does not exist; {above} has {', '.join(there) if there else 'nothing in it'}"
 
 
@@ -240,7 +247,7 @@ def _step_of(path: Path) -> int | None:
 
 
 def _listed(folder: Path) -> str:
-    names = sorted(p.name for p in folder.iterdir())
+    names = sorted(one_line(p.name) for p in folder.iterdir())
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "") or "nothing"
 
 

@@ -258,9 +258,14 @@ def test_a_step_that_cannot_be_read_just_now_is_no_cut_one(
 
 
 def test_json_and_exit_codes(steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main([str(tmp_path / "nowhere"), "--json"]) == 0
+    assert main([str(steps), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["step"], told["marker_changed"], told["not_whole"]) == (None, False, {})
+    assert told["exists"]
+    assert main([str(tmp_path / "nowhere"), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told.pop("error")
+    assert told == {"checkpoint_dir": f"{tmp_path}/nowhere", "exists": False}
     (steps / TRACKER).write_text("7")
     assert main([str(steps), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -303,15 +308,30 @@ def test_a_world_size_that_is_none_is_one_problem(plain_fsdp: Path, steps: Path,
 
 
 def test_a_folder_that_is_not_there_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """With exit code 0: the first job of a run has none."""
-    assert main([str(tmp_path / "nowhere")]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        f"{tmp_path}/nowhere does not exist",
-        "starts from the beginning",
-    ]
+    """A job makes it, and does not ask before there is a step in it."""
+    (tmp_path / "fi\nle").write_text("")
+    assert main([str(tmp_path / "nowhere")]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"error: {tmp_path}/nowhere: does not exist; {tmp_path} has fi\\nle\n"
     (tmp_path / "file").write_text("")
     assert main([str(tmp_path / "file")]) == 1
     assert f"{tmp_path}/file: Not a directory" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_step_is_told_as_such(steps: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([str(steps)]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{steps} holds no global_step_N", "starts from the beginning"]
+
+
+def test_a_run_folder_stands_for_its_checkpoints(
+    plain_fsdp: Path, steps: Path, capsys: pytest.CaptureFixture[str]
+):
+    (fsdp_step(steps, 20, plain_fsdp) / "data.pt").unlink()
+    assert main([str(steps.parent), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["checkpoint_dir"] == str(steps)
+    assert list(told["not_whole"]) == ["global_step_20"]
 
 
 def test_a_name_out_of_a_checkpoint_cannot_pass_for_another_line(
