@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from singularity.definition import SETTINGS
 from singularity.pip_settings import PipSettings
 from singularity.toolkit import PACKAGES, TOOLKIT, package_files
 
+_PREFIX = "launcher-build-"
+_BUILDER = "builder"  # a file in the folder: host and process that it is of
+
 
 class ToolkitIncompleteError(RuntimeError):
     """Packages of the toolkit are missing; the message names them, the place and the remedy."""
@@ -22,8 +26,11 @@ class ToolkitIncompleteError(RuntimeError):
 def work_folder(temporary: Path) -> Iterator[Path]:
     """A folder for this build alone, for the program's temporary files too: a killed one leaves them behind."""
     temporary.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="launcher-build-", dir=temporary))
+    for left in left_behind(temporary):
+        print(f"note: {left} is left of a build that was killed; {_removal(left)}", file=sys.stderr)
+    work = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=temporary))
     try:
+        (work / _BUILDER).write_text(f"{socket.gethostname()} {os.getpid()}\n", encoding="utf-8")
         yield work
     finally:
         try:
@@ -34,7 +41,26 @@ def work_folder(temporary: Path) -> Iterator[Path]:
                 shutil.rmtree(work, onerror=_make_removable)
         finally:  # also after one more Ctrl-C
             if work.exists():
-                print(f"note: {work} is left; remove it: chmod -R u+rwX {work}; rm -rf {work}", file=sys.stderr)
+                print(f"note: {work} is left; {_removal(work)}", file=sys.stderr)
+
+
+def left_behind(temporary: Path) -> list[Path]:
+    """Folders of this user's builds on this machine whose process is gone.
+
+    They are told and not removed: a process of another container with the same host name is not seen from here.
+    """
+    found = []
+    for folder in sorted(temporary.glob(f"{_PREFIX}*")):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            host, _, process = (folder / _BUILDER).read_text(encoding="utf-8").strip().partition(" ")
+            gone = process.isdecimal() and not Path("/proc", process).exists()
+            if gone and host == socket.gethostname() and folder.stat().st_uid == os.geteuid():
+                found.append(folder)
+    return found
+
+
+def _removal(folder: Path) -> str:
+    return f"remove it: chmod -R u+rwX {folder}; rm -rf {folder}"
 
 
 def _make_removable(function: Any, path: str, _: object) -> None:

@@ -23,7 +23,7 @@ from singularity import labels
 from singularity.definition import definition
 from singularity.stack import load_stack, stack_names
 from singularity.toolkit import TOOLKIT
-from singularity.workplace import work_folder
+from singularity.workplace import left_behind, work_folder
 
 _PROGRAM = """#!/bin/sh
 if [ "$1" = --version ]; then echo 'singularity-ce version 4.1.2'; exit 0; fi
@@ -245,6 +245,25 @@ def test_what_a_killed_build_left_goes_with_the_next(building: _Building) -> Non
     building.program("exit 1")
     building("-o", "x.sif")
     assert building.left() == [other.name]
+
+
+@pytest.mark.parametrize("number", ["4194399", str(os.getpid()), "4194399 x", ""])
+def test_the_folder_of_a_killed_build_is_told(number: str, building: _Building) -> None:
+    left = building.folder / "tmp" / "launcher-build-left"
+    left.mkdir()
+    (left / "builder").write_text(f"{os.uname().nodename} {number}\n")
+    (building.folder / "tmp" / "launcher-build-none").mkdir()
+    done = building("-o", "x.sif")
+    note = f"note: {left} is left of a build that was killed; remove it: chmod -R u+rwX {left}; rm -rf {left}\n"
+    assert done.stderr.count("is left of") == (number == "4194399")
+    assert (note in done.stderr) == (number == "4194399")
+    assert building.left() == ["launcher-build-left", "launcher-build-none", "x.sif", "x.sif.sha256"]
+
+
+def test_a_build_says_whose_its_folder_is(tmp_path: Path) -> None:
+    with work_folder(tmp_path) as work:
+        assert (work / "builder").read_text() == f"{os.uname().nodename} {os.getpid()}\n"
+        assert left_behind(tmp_path) == []
 
 
 @pytest.mark.parametrize(
