@@ -3,7 +3,9 @@
 import functools
 import json
 import re
+import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from harness import CHECKOUT, IMAGE, Cluster, Ended
 START_S = 1500  # until the first step of verl: image, models, Ray, imports, on two cores that hold three nodes
 UP_S = 400  # until the first step of the stub trainer
 END_S = 30  # the promise: from a fault that shows at once to the end of the job
+SLURM_S = 60  # the most that Slurm may wait for answers of a node that is gone, once the batch script has ended
 _MODELS = "/scratch/rehearsal-models"
 
 
@@ -153,8 +156,15 @@ def assert_failed(
     node: str,
     since: float | None = None,
     within: float = END_S,
+    more: float = 0.0,
 ) -> dict[str, Any]:
-    """A job that failed with this code, verdict and, counted from the fault, in time; returns its verdict."""
+    """A job that failed with this code, verdict and, counted from the fault, in time; returns its verdict.
+
+    Args:
+        since: when the fault was, in seconds of time.monotonic().
+        within: seconds from there to the verdict.
+        more: seconds that Slurm may take beyond that to say that the job has ended.
+    """
     told = run.told()
     assert ended.state == "FAILED", (ended, told)
     verdict = run.verdict()
@@ -165,7 +175,9 @@ def assert_failed(
     assert (ended.exit_code, ended.signal, verdict["exit_code"]) == (*as_slurm_tells(code), code), (ended, told)
     assert verdict["cause"] in told, told
     if since is not None:
-        assert ended.seen - since <= within, f"{ended.seen - since:.1f} s from the fault to the end\n{told}"
+        verdict_s = datetime.fromisoformat(verdict["ended"]).timestamp() - time.time() + time.monotonic() - since
+        assert verdict_s <= within, f"{verdict_s:.1f} s from the fault to the verdict\n{told}"
+        assert ended.seen - since <= within + more, f"{ended.seen - since:.1f} s from the fault to the end\n{told}"
         print(f"{component} on {node}: {ended.seen - since:.1f} s from the fault to the end")
     return verdict
 

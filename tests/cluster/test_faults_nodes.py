@@ -1,7 +1,17 @@
 """Nodes that are lost, never come, lack something, or have fewer GPUs than the others."""
 
 import pytest
-from cluster_jobs import UP_S, assert_diagnosed, assert_failed, at_step, edit, edit_node, render_stub, submit
+from cluster_jobs import (
+    SLURM_S,
+    UP_S,
+    assert_diagnosed,
+    assert_failed,
+    at_step,
+    edit,
+    edit_node,
+    render_stub,
+    submit,
+)
 from harness import IMAGE, Cluster
 
 
@@ -11,7 +21,7 @@ def test_power_cut_of_a_node_ends_the_job(cluster: Cluster) -> None:
         run = at_step(cluster, render_stub(cluster, "power-cut", "--stop-at 1", nodes=2))
         with cluster.cut_off("n2") as cut:
             ended = cluster.wait_for_end(run.job_id, UP_S)
-    verdict = assert_failed(run, ended, code=24, component="node", node="n2", since=cut)
+    verdict = assert_failed(run, ended, code=24, component="node", node="n2", since=cut, more=SLURM_S)
     assert verdict["steps_done"] == 1
 
 
@@ -34,7 +44,7 @@ def test_node_lost_before_it_joined(cluster: Cluster) -> None:
     with cluster.cut_off("n3") as cut:
         (script.parent / "go").touch()
         ended = cluster.wait_for_end(run.job_id, UP_S)
-    assert_failed(run, ended, code=24, component="node", node="n3", since=cut)
+    assert_failed(run, ended, code=24, component="node", node="n3", since=cut, more=SLURM_S)
     assert "trainer starts" not in run.told()
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cluster_jobs import UP_S, assert_diagnosed, assert_failed, at_step, edit_node, render_stub, submit
+from cluster_jobs import SLURM_S, UP_S, assert_diagnosed, assert_failed, at_step, edit_node, render_stub, submit
 from harness import IMAGE, Cluster
 
 STAGED_S = 900  # the image is copied to each node and read there twice more for its sum
@@ -71,4 +71,4 @@ def test_node_of_the_reward_server_is_cut_off(cluster: Cluster) -> None:
         run = at_step(cluster, script)
         with cluster.cut_off("n2") as cut:
             ended = cluster.wait_for_end(run.job_id, UP_S)
-    assert_failed(run, ended, code=24, component="node", node="n2", since=cut)
+    assert_failed(run, ended, code=24, component="node", node="n2", since=cut, more=SLURM_S)
