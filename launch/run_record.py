@@ -113,10 +113,11 @@ def read_run(run_dir: Path, ask: Callable[[str], QueueState | None] = lambda _: 
     """
     record = RunRecord(str(run_dir))
     verdict = _object(run_dir / "verdict.json", record)
+    unread = False
     try:
         manifest = read_manifest(run_dir)
     except (OSError, ValueError) as error:
-        manifest = {}
+        manifest, unread = {}, True
         record.problems.append(f"{run_dir / 'manifest.json'} cannot be read: {printable(str(error))}")
     match = re.fullmatch(r"run-(\d+)", run_dir.absolute().name)
     record.job = match.group(1) if match else None
@@ -128,6 +129,8 @@ def read_run(run_dir: Path, ask: Callable[[str], QueueState | None] = lambda _: 
     _add_phases(record, verdict, run_dir)
     _add_nodes(record, manifest)
     _add_state(record, verdict, ask)
+    if unread and (record.state, record.why, record.heartbeat_age) == ("running", "", None):
+        record.why = "as far as is known: its manifest.json cannot be read, and there is no heartbeat"
     _add_training(record, run_dir, manifest)
     _add_time(record, manifest)
     return record

@@ -12,6 +12,7 @@ import argparse
 import io
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,7 @@ states: pending (in the queue), starting (no sign of the head node yet), running
 head node), requeued, completed, failed, cancelled, timeout (the time limit ended it: its verdict says "failed", \
 kind "wall-time"), ended (without a verdict).
 """
+_FILES = ("manifest.json", "verdict.json", "job.json")  # of a run directory, as completed by a shell
 _EXAMPLES = (
     "python -m launch.status",
     "python -m launch.status 1234 --watch 10",
@@ -60,7 +62,13 @@ def find_run(what: str | None, below: Path) -> Path:
     """
     if what is not None and not Path(what).is_dir() and "/" not in what:
         what = what.removeprefix("run-")
+    if what is not None and Path(what).is_file() and Path(what).name in _FILES:
+        what = str(Path(what).parent)
     if what is not None and Path(what).is_dir():
+        try:
+            os.scandir(what).close()  # glob says of a folder that one may not read that it is empty
+        except OSError as error:
+            raise NoRunError(f"{what}: {error.strerror}") from error
         marks = ("manifest.json", "verdict.json", "logs", "failed-*.json", "job.json", "heartbeat")
         if not any(any(Path(what).glob(name)) for name in marks):
             raise NoRunError(f"{what} is not a run directory, or its job has not started: no manifest.json in it")
@@ -245,9 +253,12 @@ def _finite(value: Any) -> Any:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
     if not 0.5 <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text} s; give 0.5 to 86400")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give 0.5 to 86400")
     return seconds
 
 

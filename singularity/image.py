@@ -96,7 +96,7 @@ def packages_of(found: dict[str, str]) -> dict[str, str]:
 
 
 def _read_sandbox(path: Path) -> Image:
-    if not any(os.path.lexists(path / inside) for inside in ("bin/sh", ".singularity.d")):
+    if not any(_is_there(path / inside) for inside in ("bin/sh", ".singularity.d")):
         raise ImageDamaged(
             path,
             "a folder and no sandbox: it has neither bin/sh nor .singularity.d",
@@ -105,6 +105,21 @@ def _read_sandbox(path: Path) -> Image:
     found = _sandbox_labels(path)
     packages = dict(_sandbox_packages(path)) or packages_of(found)
     return Image(path, "sandbox", None, found, found.get(labels.STACK), packages, None)
+
+
+def _is_there(path: Path) -> bool:
+    """As os.path.lexists, which says no of a folder that one may not look into.
+
+    Raises:
+        PermissionError: it is such a folder.
+    """
+    try:
+        path.lstat()
+    except PermissionError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def _sandbox_labels(path: Path) -> dict[str, str]:

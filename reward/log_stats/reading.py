@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ def find_logs(places: Sequence[str]) -> list[str]:
 def _logs_at(place: str) -> list[str]:
     path = Path(place)
     if path.is_dir():
+        os.scandir(path).close()  # glob says of a folder that one may not read that it is empty
         logs = sorted(path.glob("reward_log*/*.jsonl")) or sorted(path.glob("*.jsonl"))
         if not logs:
             raise LogError(f"{place}: no *.jsonl in this folder, nor in a reward_log* in it; name the reward log")

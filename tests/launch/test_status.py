@@ -3,6 +3,7 @@
 # ruff: noqa: E501  screens and logs are wide
 
 import ast
+import errno
 import json
 import os
 import subprocess
@@ -42,6 +43,46 @@ def run_dir(tmp_path: Path) -> Path:
     (run / "logs").mkdir(parents=True)
     (run / "logs" / "n1-trainer.log").write_text(steps(1, 20))
     return run
+
+
+def refuse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let os.NAME answer as it does a user who may not look there; root may look everywhere."""
+
+    def refused(path: Any, *_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, name, refused)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_folder_that_one_may_not_read(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    refuse("scandir", monkeypatch)
+    assert main([str(run_dir), *form]) == 1
+    out, err = capsys.readouterr()
+    assert err == f"error: {run_dir}: Permission denied\n"
+    assert out == "" or json.loads(out) == {"error": f"{run_dir}: Permission denied"}
+
+
+def test_a_manifest_that_cannot_be_read_leaves_the_state_open(run_dir: Path) -> None:
+    assert "state      running\n" in shown(run_dir)
+    (run_dir / "manifest.json").mkdir()
+    assert "state      running: as far as is known: its manifest.json cannot be read" in shown(run_dir)
+
+
+def test_a_file_of_a_run_stands_for_its_folder(run_dir: Path) -> None:
+    (run_dir / "verdict.json").write_text("{}")
+    assert find_run(str(run_dir / "verdict.json"), Path("outputs")) == run_dir
+    with pytest.raises(NoRunError):
+        find_run(str(run_dir / "logs" / "n1-trainer.log"), Path("outputs"))
+
+
+@pytest.mark.parametrize("text", ["", "soon", "nan", "0.1", "1e9"])
+def test_seconds_to_watch(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["--watch", text])
+    assert f"{text!r} is no number of seconds; give 0.5 to 86400" in capsys.readouterr().err
 
 
 def shown(run_dir: Path, queue: QueueState | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -99,6 +100,15 @@ def test_log_of_scripts_with_one_file(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (figures["score"]["count"], figures["score"]["mean"]) == (2, -5.0)
     assert (figures["first"], figures["last"]) == (1766570400.5, 1766570401.5)
     assert "non-finite" in [warned["kind"] for warned in got["warnings"]]
+
+
+def test_a_folder_that_one_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(LogError, match=r"^\S+: Permission denied$"):
+        find_logs([str(tmp_path)])
 
 
 def test_folders_rotated_files_and_each_file_once(tmp_path: Path) -> None:

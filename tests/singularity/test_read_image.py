@@ -171,6 +171,15 @@ def test_a_folder_that_is_no_sandbox(tmp_path: Path) -> None:
         read_image(tmp_path)
 
 
+def test_a_folder_that_one_may_not_look_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "lstat", refused)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        read_image(tmp_path)
+
+
 def test_broken_labels_of_a_sandbox_are_told(tmp_path: Path) -> None:
     box = sandbox(tmp_path / "box", "etc")
     (box / ".singularity.d").mkdir()
