@@ -148,9 +148,19 @@ def fail(message: str, *, as_json: bool = False, code: int = 1, **more: object) 
 
 def told(error: Exception) -> str:
     """The message of an error, one of the system as PLACE: REASON."""
+    if isinstance(error, FileNotFoundError) and not error.filename and _is_nowhere():
+        return "the folder that this runs in was removed; cd to one that is there"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
+
+
+def _is_nowhere() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return True
+    return False
 
 
 def quiet_imports(extra: str | None = None) -> None:

@@ -388,6 +388,18 @@ def test_names_that_a_terminal_cannot_show(name: str, tmp_path: Path) -> None:
     assert "\x1b" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [["launch.status"], ["converters.resume", "no"], ["launch.render", "--template=grpo"]]
+)
+def test_a_working_folder_that_was_removed(words: list[str], tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    line = ["bash", "-c", 'mkdir "$1" && cd "$1" && rmdir "$1" && shift && exec "$@"', "-", str(gone)]
+    line += [sys.executable, "-m", *words]
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == 1
+    assert done.stderr == "error: the folder that this runs in was removed; cd to one that is there\n"
+
+
 def test_the_examples_of_data_run(tmp_path: Path) -> None:
     for command in ("data_prep.convert", "data_prep.validate", "data_prep.inspect"):
         words = examples(command)[0]
