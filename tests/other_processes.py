@@ -12,16 +12,16 @@ from typing import BinaryIO
 LIMIT_S = 180.0
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str, *, limit_s: float = LIMIT_S) -> None:
     """Poll until `condition` holds.
 
     Raises:
-        TimeoutError: it did not within LIMIT_S.
+        TimeoutError: it did not within `limit_s`.
     """
-    end = time.monotonic() + LIMIT_S
+    end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"no {what} within {LIMIT_S:.0f} s")
+            raise TimeoutError(f"no {what} within {limit_s:.0f} s")
         time.sleep(0.02)
 
 

@@ -45,6 +45,8 @@ def test_killed_raylet_of_a_worker_node(cluster: Cluster) -> None:
 @pytest.mark.parametrize("process", [RAYLET, r"^\S*/gcs/gcs_server "], ids=["raylet", "gcs"])
 def test_killed_part_of_ray_on_the_head(cluster: Cluster, process: str) -> None:
     run = at_step(cluster, render_stub(cluster, "ray-head", "--stop-at 1"))
+    # Before it says so, `ray start` itself waits for its parts, for half a minute.
+    cluster.wait_for_text(run.folder / "logs" / "n1-ray-head.log", "Ray runtime started", run.job_id, UP_S)
     killed = cluster.kill("n1", process)
     ended = cluster.wait(run.job_id, UP_S)
     assert_failed(run, ended, code=22, component="ray head", node="n1", since=killed)

@@ -108,7 +108,9 @@ def vllm(classifier: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     url = f"http://127.0.0.1:{port}"
     try:
         wait_until(
-            lambda: process.poll() is not None or status_of(f"{url}/health") == 200, f"vLLM, see {log}", 1200
+            lambda: process.poll() is not None or status_of(f"{url}/health") == 200,
+            f"vLLM, see {log}",
+            limit_s=1200,
         )
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]
         yield RunningServer(url, process, log)

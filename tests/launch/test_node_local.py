@@ -204,6 +204,9 @@ def test_the_trainers_code_is_the_jobs(start, trainer: str, code: int, cause: st
 def test_a_part_that_dies_ends_the_job(start, reward_model: Path, victim: str, component: str, code: int):
     run = start("time.sleep(600)", *(reward_server(reward_model) if victim == "reward.server" else []))
     run.until("trainer", "trainer up")
+    run.until(
+        "ray-head", "Ray runtime started"
+    )  # before, `ray start` itself waits for its parts, for half a minute
     killed = time.monotonic()
     os.kill(run.pid_of(victim), signal.SIGKILL)
     assert run.wait(30) == code
