@@ -35,6 +35,7 @@ EXTRAS = {
 }  # fmt: skip
 # Of most commands. What they import fails in an older one, each in its own way.
 _PYTHON = (3, 10)
+_EMPTY = "it is empty; is a variable of the shell not set?"
 
 
 class Help(argparse.HelpFormatter):
@@ -119,7 +120,7 @@ def filled(text: str) -> str:
         ArgumentTypeError: it is empty, as of a variable of the shell that is not set.
     """
     if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty; is a variable of the shell not set?")
+        raise argparse.ArgumentTypeError(_EMPTY)
     return text
 
 
@@ -130,9 +131,7 @@ def named(text: str) -> Path:
         ArgumentTypeError: it is empty, which `Path` takes for the folder that the process runs in.
     """
     if not text:
-        raise argparse.ArgumentTypeError(
-            "it is empty; is a variable of the shell not set? (. is the folder that you are in)"
-        )
+        raise argparse.ArgumentTypeError(f"{_EMPTY} (. is the folder that you are in)")
     return Path(text)
 
 
