@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from launch.site import slurm
-from launch.site.choose import Choice, open_partitions, time_limit
+from launch.site.choose import Choice, open_partitions, preempted, time_limit
 from launch.site.facts import Site
 from launch.site.gpu_nodes import GpuNodes, gpu_nodes
 from launch.site.gres import is_mig
@@ -94,7 +94,7 @@ def _partition(site: Site, choice: Choice) -> Iterator[str]:
     doubtful = [f"{name}: {why}" for name, why in choice.doubtful.items() if name != choice.partition.name]
     if doubtful:
         yield from comment(f"may be closed to you: {'; '.join(doubtful[:_MOST_SHOWN])}", 2)
-    if choice.partition.settings.get("PreemptMode", "OFF") not in ("OFF", "GANG", "WITHIN"):
+    if preempted(choice.partition, site):
         told_mode = choice.partition.settings["PreemptMode"]
         yield from comment(f"jobs of this partition may be preempted (PreemptMode={told_mode})", 2)
     nodes = choice.nodes.nodes

@@ -169,8 +169,9 @@ def test_partitions_whose_jobs_are_preempted_come_last(mode: str) -> None:
     chosen = choose(_site(lines, partitions))
     assert chosen.partition.name == "gpu"
     assert chosen.partition_why.endswith("apart from scavenge (its jobs may be preempted)")
-    never = choose(_site(lines, partitions, config="PreemptType = preempt/none\n"))
-    assert never.partition.name == "scavenge"
+    none = _site(lines, partitions, config="PreemptType = preempt/none\n")
+    assert choose(none).partition.name == "scavenge"
+    assert "may be preempted" not in _text(none)
 
 
 @pytest.mark.parametrize("enforce", ["associations", "safe,limits,qos"])
